@@ -1,0 +1,281 @@
+"""Manifests: `model.json` of an exported model folder, `manifest.json` of a bundle.
+
+Frozen dataclasses are the schema; reading checks every field and lists all faults at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .contract import CONTRACT_VERSION, MODEL_DTYPES, Instance, LopaError
+
+SCHEMA_VERSION = 1
+MODEL_FILE = "model.json"
+BUNDLE_FILE = "manifest.json"
+
+WINDOW_ATTENTION = ("full", "block-causal")
+
+
+class ManifestError(LopaError):
+    """A manifest that is missing, malformed, of a newer schema, or disagrees with its files."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the decoder must know about the model: dimensions and traits."""
+
+    family: str
+    model_type: str
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int  # rows of the head; ids at or above tokenizer_size are never candidates
+    tokenizer_size: int
+    max_positions: int
+    candidates: int  # K kept per head row
+    mask_token_id: int
+    pad_token_id: int
+    stop_token_ids: tuple[int, ...]
+    logit_shift: int  # 1: row i predicts position i + 1; 0: row i predicts position i
+    window_attention: str  # what the model was trained with: "full" or "block-causal"
+    block_size: int  # block length the model was trained with
+
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        found = []
+        for name, known in (
+            ("window_attention", WINDOW_ATTENTION),
+            ("logit_shift", (0, 1)),
+        ):
+            if getattr(self, name) not in known:
+                found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
+        ids = {"mask_token_id": self.mask_token_id, "pad_token_id": self.pad_token_id}
+        for name, value in ids.items():
+            if not 0 <= value < self.vocab_size:
+                found.append(f"{name} is {value}, outside the vocabulary of {self.vocab_size}")
+        if self.heads % max(self.kv_heads, 1):
+            found.append(f"heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
+        return found
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size in bytes and sha256 (hex) of one file of the folder."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the weights come from: folder names and content fingerprints (sha256, hex)."""
+
+    checkpoint: str
+    fingerprint: str
+    adapter: str | None
+    adapter_fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """The ONNX graph of a model folder or the engine of a bundle."""
+
+    file: str
+    precision: str
+    opset: int
+
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        if self.precision in MODEL_DTYPES:
+            return []
+        return [f"precision is {self.precision!r}, expected one of {sorted(MODEL_DTYPES)}"]
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """Which engine library a bundle needs and how its shapes are given."""
+
+    target: str
+    dynamic: bool  # True: one engine takes every shape up to the instances; False: exactly them
+    versions: dict[str, str]  # libraries that made the engine
+
+
+@dataclass(frozen=True)
+class ModelManifest:
+    """`model.json`: an exported model, ready for calibration or a build."""
+
+    schema: int
+    contract: int
+    model: ModelInfo
+    graph: GraphInfo
+    source: Source
+    versions: dict[str, str]
+    files: dict[str, FileRecord]
+
+
+@dataclass(frozen=True)
+class BundleManifest:
+    """`manifest.json`: a saved engine with its instances and tokenizer."""
+
+    schema: int
+    contract: int
+    model: ModelInfo
+    graph: GraphInfo
+    engine: EngineInfo
+    instances: tuple[Instance, ...]
+    source: Source
+    versions: dict[str, str]
+    files: dict[str, FileRecord]
+
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        found = [
+            f"instances[{index}]: {fault}"
+            for index, instance in enumerate(self.instances)
+            for fault in instance.faults()
+        ]
+        return found if self.instances else ["instances is empty, expected at least one"]
+
+    @property
+    def model_dtype(self) -> str:
+        """NumPy dtype name of caches and window outputs."""
+        return MODEL_DTYPES[self.graph.precision]
+
+
+ManifestT = TypeVar("ManifestT", ModelManifest, BundleManifest)
+
+
+def write_manifest(folder: Path, manifest: ModelManifest | BundleManifest) -> Path:
+    """Write the manifest of `folder` as sorted, indented JSON and return its path."""
+    path = folder / (MODEL_FILE if isinstance(manifest, ModelManifest) else BUNDLE_FILE)
+    text = json.dumps(asdict(manifest), indent=2, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read_model(folder: Path) -> ModelManifest:
+    """Read `model.json`; raises ManifestError listing every fault."""
+    return _read(folder / MODEL_FILE, ModelManifest, "an exported model folder (lopa export)")
+
+
+def read_bundle(folder: Path) -> BundleManifest:
+    """Read `manifest.json`; raises ManifestError listing every fault."""
+    return _read(folder / BUNDLE_FILE, BundleManifest, "a bundle (lopa build)")
+
+
+def record_files(folder: Path, names: list[str]) -> dict[str, FileRecord]:
+    """Hash the named files of `folder`."""
+    return {
+        name: FileRecord((folder / name).stat().st_size, sha256_of(folder / name))
+        for name in sorted(names)
+    }
+
+
+def verify_files(folder: Path, files: Mapping[str, FileRecord]) -> None:
+    """Compare sizes and sha256 with the manifest; raises ManifestError naming every difference."""
+    faults = []
+    for name, record in files.items():
+        path = folder / name
+        if not path.is_file():
+            faults.append(f"{name} is missing")
+        elif path.stat().st_size != record.bytes:
+            faults.append(f"{name} has {path.stat().st_size} bytes, manifest says {record.bytes}")
+        elif sha256_of(path) != record.sha256:
+            faults.append(f"{name} was changed: sha256 differs from the manifest")
+    if faults:
+        raise ManifestError(
+            f"{folder}: files do not match the manifest: {'; '.join(faults)}; build it again"
+        )
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 (hex) of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
+    if not path.is_file():
+        raise ManifestError(f"{path.parent} is not {kind}: no {path.name} in it")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path} is not valid JSON ({error}); build it again") from None
+    if not isinstance(data, dict):
+        raise ManifestError(f"{path} holds {type(data).__name__}, expected an object")
+    for key, known in (("schema", SCHEMA_VERSION), ("contract", CONTRACT_VERSION)):
+        value = data.get(key)
+        if isinstance(value, int) and value > known:
+            raise ManifestError(
+                f"{path}: {key} version {value} is newer than {known}, the newest this lopa reads; "
+                "upgrade lopa or build the bundle again with this version"
+            )
+    faults: list[str] = []
+    manifest = _decode(cls, data, "", faults)
+    if faults:
+        raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; build it again")
+    return typing.cast(ManifestT, manifest)
+
+
+def _decode(expected: Any, value: Any, where: str, faults: list[str]) -> Any:
+    """Turn JSON `value` into the type `expected`; faults are appended with their path."""
+    if is_dataclass(expected):
+        return _decode_dataclass(typing.cast(type, expected), value, where, faults)
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _decode(arguments[0], value, where, faults)
+    if origin is tuple and isinstance(value, list):
+        return tuple(
+            _decode(arguments[0], item, f"{where}[{index}]", faults)
+            for index, item in enumerate(value)
+        )
+    if origin is dict and isinstance(value, dict):
+        return {
+            key: _decode(arguments[1], item, f"{where}.{key}", faults)
+            for key, item in value.items()
+        }
+    plain = origin or expected
+    if plain in (tuple, dict) or type(value) is not plain:
+        faults.append(f"{where} is {type(value).__name__}, expected {_type_name(expected)}")
+    return value
+
+
+def _decode_dataclass(cls: type, value: Any, where: str, faults: list[str]) -> Any:
+    if not isinstance(value, dict):
+        faults.append(f"{where} is {type(value).__name__}, expected an object")
+        return None
+    prefix = f"{where}." if where else ""
+    hints = typing.get_type_hints(cls)
+    names = {field.name for field in fields(cls)}
+    faults.extend(f"unknown key {prefix}{name}" for name in sorted(value.keys() - names))
+    missing = sorted(names - value.keys())
+    faults.extend(f"key {prefix}{name} is missing" for name in missing)
+    before = len(faults)
+    decoded = {
+        name: _decode(hints[name], value[name], f"{prefix}{name}", faults)
+        for name in names
+        if name in value
+    }
+    if missing or len(faults) > before:
+        return None
+    made = cls(**decoded)
+    check = getattr(made, "faults", None)
+    if check is not None:
+        faults.extend(f"{prefix.rstrip('.') or cls.__name__}: {fault}" for fault in check())
+    return made
+
+
+def _type_name(expected: Any) -> str:
+    return getattr(expected, "__name__", None) or str(expected)
