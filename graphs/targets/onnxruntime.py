@@ -1,0 +1,66 @@
+"""ONNX Runtime target: the symbolic graph itself is the engine, one copy for all instances."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from ...runtime.contract import Instance, LopaError
+from ...runtime.engines.onnxruntime import COMMIT_FILE, load_library
+from ...runtime.manifest import EngineInfo, ModelManifest
+
+_ELEMENT_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
+
+
+def build_engine(
+    model_folder: Path, manifest: ModelManifest, instances: tuple[Instance, ...], stage: Path
+) -> tuple[EngineInfo, list[str]]:
+    """Write the engine files into `stage` and load them once; returns record and file names."""
+    library = load_library()
+    names = [name for name in manifest.files if name.endswith((".onnx", ".data"))]
+    for name in names:
+        shutil.copyfile(model_folder / name, stage / name)
+    onnx.save(commit_graph(manifest), stage / COMMIT_FILE)
+    try:
+        options = library.SessionOptions()
+        options.log_severity_level = 3
+        library.InferenceSession(
+            str(stage / manifest.graph.file), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # the library raises its own undocumented classes
+        raise LopaError(f"onnxruntime cannot load the graph: {error}") from error
+    engine = EngineInfo("onnxruntime", dynamic=True, versions={"onnxruntime": library.__version__})
+    return engine, [*names, COMMIT_FILE]
+
+
+def commit_graph(manifest: ModelManifest) -> onnx.ModelProto:
+    """The graph that commits window rows to a cache on a device.
+
+    committed[:, :, c] = concat(cache, window)[:, :, source[c]]; its output may be bound to the
+    cache itself, since the gather reads only the concatenated copy.
+    """
+    info, element = manifest.model, _ELEMENT_TYPES[manifest.graph.precision]
+    shape = [info.layers, info.kv_heads, None, info.head_dim]
+
+    def tensor(name: str, slots: str) -> onnx.ValueInfoProto:
+        dims = [slots if dim is None else dim for dim in shape]
+        return helper.make_tensor_value_info(name, element, dims)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Concat", ["cache", "window"], ["all"], axis=2),
+            helper.make_node("Gather", ["all", "source"], ["committed"], axis=2),
+        ],
+        "commit",
+        [
+            tensor("cache", "context"),
+            tensor("window", "window_rows"),
+            helper.make_tensor_value_info("source", TensorProto.INT64, ["context"]),
+        ],
+        [tensor("committed", "context")],
+    )
+    opsets = [helper.make_opsetid("", manifest.graph.opset)]
+    return helper.make_model(graph, producer_name="lopa", opset_imports=opsets, ir_version=8)

@@ -1,0 +1,169 @@
+"""Branches: candidate sequences decoded side by side, and how they are packed into one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import Block
+from .engines.protocol import StepInputs
+
+
+class Branch:
+    """One candidate sequence: tokens, its own bitmap of unfilled positions, and blocks.
+
+    The bitmap decides what is masked, never the token id: a prompt that contains the mask token is
+    data. Buffers are allocated once for `capacity` positions and reused by `copy_from`.
+    """
+
+    def __init__(self, capacity: int, mask_token_id: int) -> None:
+        self.tokens = np.full(capacity, mask_token_id, np.int32)
+        self.masked = np.zeros(capacity, np.bool_)
+        self.mask_token_id = mask_token_id
+        self.length = 0
+        self.blocks: list[Block] = []
+        self.stopped = False  # a stop token was filled: no more blocks are added
+        self.confidence = 1.0  # of the extra token that made this lookahead branch; anchor 1
+        self.reward = 1.0  # mean probability of the tokens filled to make this branch
+        self.extra: tuple[int, int] | None = None  # (position, token) a lookahead adds
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Make this the anchor of `prompt`, without blocks."""
+        self.length = len(prompt)
+        self.tokens[: self.length] = prompt
+        self.masked[:] = False
+        self.blocks.clear()
+        self.stopped, self.confidence, self.reward, self.extra = False, 1.0, 1.0, None
+
+    def extend(self, size: int) -> Block:
+        """Append one block of `size` masked positions."""
+        block = Block(self.length, self.length + size, size)
+        self.tokens[block.start : block.end] = self.mask_token_id
+        self.masked[block.start : block.end] = True
+        self.length = block.end
+        self.blocks.append(block)
+        return block
+
+    def fill(self, position: int, token: int, stop_token_id: int) -> None:
+        """Commit `token` at a masked position."""
+        assert self.masked[position], position
+        self.tokens[position] = token
+        self.masked[position] = False
+        for block in self.blocks:
+            if block.start <= position < block.end:
+                block.masks -= 1
+        self.stopped = self.stopped or token == stop_token_id
+
+    def masked_positions(self) -> NDArray[np.intp]:
+        """Unfilled positions in ascending order."""
+        return np.flatnonzero(self.masked[: self.length])
+
+    def copy_from(self, other: Branch) -> None:
+        """Become a copy of `other`, reusing the buffers."""
+        self.length = other.length
+        self.tokens[: self.length] = other.tokens[: self.length]
+        self.masked[:] = False
+        self.masked[: self.length] = other.masked[: self.length]
+        self.blocks = [block.copy() for block in other.blocks]
+        self.stopped, self.confidence = other.stopped, other.confidence
+        self.reward, self.extra = other.reward, other.extra
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one step computes, in absolute positions, for branches that share a cache.
+
+    Rows cover [start, branch.length); cache slots [0, start) count. The keys and values of
+    [start, commit_end) go to the cache when a branch wins.
+    """
+
+    start: int
+    commit_end: int
+    block_causal: bool
+
+    @property
+    def commits(self) -> int:
+        """Number of positions written to the cache by this step."""
+        return self.commit_end - self.start
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Which head rows belong to which position of one branch.
+
+    `positions` are the masked positions, then `commit_end` when a saved row is needed for it;
+    `offsets` are the window rows that predict them, -1 = the row saved by the last cache write;
+    `rows` index the step's flat head outputs (-1 = saved).
+    """
+
+    positions: NDArray[np.intp]
+    offsets: NDArray[np.intp]
+    rows: NDArray[np.intp]
+    masks: int  # the first `masks` entries are masked positions of the branch
+
+
+def pack_inputs(inputs: StepInputs, branches: Sequence[Branch], window: Window) -> None:
+    """Write tokens, positions and masks of `branches` into the step's input views.
+
+    Padded rows and padded branches see only themselves and are seen by nobody.
+    """
+    batch, width = inputs.input_ids.shape
+    inputs.isolation_mask[:] = False
+    np.fill_diagonal(inputs.isolation_mask, True)
+    inputs.cache_mask[:] = False
+    inputs.cache_mask[: window.start] = True
+    inputs.position_ids[:] = window.start + np.arange(width, dtype=np.int32)
+    inputs.input_ids[:] = branches[0].mask_token_id
+    for index, branch in enumerate(branches):
+        size = branch.length - window.start
+        inputs.input_ids[index, :size] = branch.tokens[window.start : branch.length]
+        rows = slice(index * width, index * width + size)
+        inputs.isolation_mask[rows, rows] = (
+            block_causal_mask(branch.blocks, window.start, branch.length)
+            if window.block_causal
+            else True
+        )
+    assert batch >= len(branches)
+
+
+def block_causal_mask(blocks: Sequence[Block], start: int, end: int) -> NDArray[np.bool_]:
+    """Mask [n, n] over positions [start, end): a row sees its own block and earlier ones."""
+    ids = np.zeros(end - start, np.int32)
+    for index, block in enumerate(blocks):
+        ids[max(block.start - start, 0) : max(block.end - start, 0)] = index
+    return np.asarray(ids[:, None] >= ids[None, :])
+
+
+def plan_head_rows(branches: Sequence[Branch], window: Window, shift: int) -> list[HeadRows]:
+    """Choose the head rows of each branch.
+
+    With logit shift 1, row p - 1 predicts position p; the first position of the window is
+    predicted by the row that the last cache-writing step saved.
+    """
+    plans = []
+    count = 0
+    for branch in branches:
+        positions = branch.masked_positions()
+        masks = len(positions)
+        if shift and window.commits and not _contains(branch, window.commit_end):
+            positions = np.append(positions, window.commit_end)
+        offsets = np.maximum(positions - shift - window.start, -1)
+        inside = offsets >= 0
+        rows = np.where(inside, count + np.cumsum(inside) - 1, -1)
+        count += int(inside.sum())
+        plans.append(HeadRows(positions, offsets, rows, masks))
+    return plans
+
+
+def flat_head_rows(plans: Sequence[HeadRows], width: int) -> NDArray[np.intp]:
+    """The `head_rows` input of a step with window width `width`: branch * width + offset."""
+    return np.concatenate(
+        [index * width + plan.offsets[plan.offsets >= 0] for index, plan in enumerate(plans)]
+    )
+
+
+def _contains(branch: Branch, position: int) -> bool:
+    return position < branch.length and bool(branch.masked[position])

@@ -1,0 +1,59 @@
+"""What every engine library offers to the decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..contract import Instance
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Writable host views of one step's inputs, shaped as the contract says for one instance."""
+
+    input_ids: NDArray[np.int32]  # [B, W]
+    position_ids: NDArray[np.int32]  # [B, W]
+    isolation_mask: NDArray[np.bool_]  # [B * W, B * W]
+    cache_mask: NDArray[np.bool_]  # [C]
+    head_rows: NDArray[np.int32]  # [R]
+    temperature: NDArray[np.float32]  # [1]
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """Host views of one step's head outputs, valid until the next run."""
+
+    token_ids: NDArray[np.int32]  # [R, K]
+    log_probs: NDArray[np.float32]  # [R, K]
+    entropy: NDArray[np.float32]  # [R]
+
+
+class Engine(Protocol):
+    """A loaded engine with its static key/value cache.
+
+    One step: `shape_for`, fill the views of `inputs`, `run`, then `commit` the rows of the winner
+    (two-phase: keys and values of all branches are computed, only the winner's reach the cache).
+    """
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Shapes the engine can run."""
+
+    def shape_for(self, step: Instance) -> Instance:
+        """Return the shape to run `step` with; raises ContractError if no instance holds it."""
+
+    def inputs(self, shape: Instance) -> StepInputs:
+        """Return the input views of `shape`; the buffers are kept and reused."""
+
+    def run(self, shape: Instance) -> StepOutputs:
+        """Run one step on the current contents of `inputs(shape)` and the cache."""
+
+    def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
+        """Copy window keys and values of flat rows [n] of the last run to cache slots [n]."""
+
+    def reset(self) -> None:
+        """Forget the cache contents."""

@@ -1,0 +1,139 @@
+"""From head outputs to one chosen token per masked position, with its confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .contract import LopaError
+from .engines.protocol import StepOutputs
+
+CONFIDENCE_MEASURES = ("probability", "margin", "entropy")
+
+
+@dataclass(frozen=True)
+class HeadRow:
+    """Candidates of one position: ids [K], log-probabilities [K], entropy in nats."""
+
+    token_ids: NDArray[np.int32]
+    log_probs: NDArray[np.float32]
+    entropy: float
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model says about the masked positions of one branch, in position order.
+
+    `probability` is that of the chosen token; `confidence` is the measure that ranks positions
+    (the probability itself, the margin p1 - p2, or the negative entropy). All arrays are [n].
+    """
+
+    positions: NDArray[np.intp]
+    token_ids: NDArray[np.int32]
+    probability: NDArray[np.float32]
+    confidence: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How a token is chosen from the K candidates of a position.
+
+    Temperature 0 takes the first candidate. Otherwise the engine has divided the logits by the
+    temperature; top-k and top-p then cut the candidates, their probabilities are renormalised, and
+    one is drawn. Without a cut, confidences keep the full-vocabulary normalisation.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    measure: str = "probability"
+
+    def faults(self, candidates: int) -> list[str]:
+        """List settings that make no sense for an engine that keeps `candidates` per row."""
+        found = []
+        if self.temperature < 0:
+            found.append(f"temperature is {self.temperature}, expected 0 or more")
+        if self.top_k is not None and not 1 <= self.top_k <= candidates:
+            found.append(
+                f"top-k is {self.top_k}, the bundle keeps {candidates} candidates per position "
+                "(export with --candidates)"
+            )
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            found.append(f"top-p is {self.top_p}, expected a value in (0, 1]")
+        if self.measure not in CONFIDENCE_MEASURES:
+            found.append(f"measure is {self.measure!r}, expected one of {CONFIDENCE_MEASURES}")
+        if self.measure == "margin" and candidates < 2:
+            found.append("measure 'margin' needs a bundle that keeps at least 2 candidates")
+        return found
+
+    @property
+    def engine_temperature(self) -> float:
+        """The value of the engine's `temperature` input."""
+        return self.temperature or 1.0
+
+    def predict(
+        self,
+        positions: NDArray[np.intp],
+        outputs: StepOutputs,
+        rows: NDArray[np.intp],
+        saved: HeadRow | None,
+        generator: np.random.Generator,
+    ) -> Predictions:
+        """Choose a token for each of `positions` from head rows `rows` (-1 = `saved`)."""
+        token_ids = outputs.token_ids[rows]
+        log_probs = outputs.log_probs[rows]
+        entropy = outputs.entropy[rows]
+        for index in np.flatnonzero(rows < 0):
+            if saved is None:
+                raise LopaError(f"no saved head row for position {positions[index]}")
+            token_ids[index], log_probs[index] = saved.token_ids, saved.log_probs
+            entropy[index] = saved.entropy
+        probabilities = self._cut(np.exp(log_probs))
+        chosen = np.zeros(len(positions), np.intp)
+        if self.temperature > 0 and len(positions):
+            cumulative = np.cumsum(probabilities, axis=1)
+            draws = generator.random(len(positions))[:, None] * cumulative[:, -1:]
+            chosen = np.minimum((cumulative <= draws).sum(axis=1), probabilities.shape[1] - 1)
+        each = np.arange(len(positions))
+        probability = probabilities[each, chosen]
+        return Predictions(
+            positions,
+            token_ids[each, chosen],
+            probability,
+            self._confidence(probabilities, probability, entropy),
+            entropy,
+        )
+
+    def _cut(self, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self.top_k is None and self.top_p is None:
+            return probabilities
+        kept = probabilities.copy()
+        if self.top_k is not None:
+            kept[:, self.top_k :] = 0
+        if self.top_p is not None:
+            before = np.cumsum(kept, axis=1) - kept
+            kept[before >= self.top_p] = 0
+        total: NDArray[np.float32] = kept.sum(axis=1, keepdims=True)
+        return kept / total
+
+    def _confidence(
+        self,
+        probabilities: NDArray[np.float32],
+        probability: NDArray[np.float32],
+        entropy: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        if self.measure == "margin":
+            return probabilities[:, 0] - probabilities[:, 1]
+        if self.measure == "entropy":
+            return -entropy
+        return probability
+
+
+def head_row(outputs: StepOutputs, row: int) -> HeadRow:
+    """Copy one head row, to be kept beyond the next run."""
+    return HeadRow(
+        outputs.token_ids[row].copy(), outputs.log_probs[row].copy(), float(outputs.entropy[row])
+    )

@@ -1,0 +1,91 @@
+"""Branch scores: how promising a branch looks before its tokens are filled (LoPA, eq. 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .branches import Branch
+from .sampling import Predictions
+
+
+@dataclass(frozen=True)
+class BranchScore:
+    """A named score with its weight `alpha` of the past and `fraction` of the least sure masks."""
+
+    name: str = "mean_confidence"
+    alpha: float | None = None  # None: DEFAULT_ALPHA of the score
+    fraction: float = 0.5
+
+    def faults(self) -> list[str]:
+        """List settings outside their range."""
+        found = []
+        if self.name not in SCORES:
+            found.append(f"score is {self.name!r}, expected one of {sorted(SCORES)}")
+        if not 0 <= self.past_weight <= 1:
+            found.append(f"score alpha is {self.alpha}, expected a value from 0 to 1")
+        if not 0 < self.fraction <= 1:
+            found.append(f"score fraction is {self.fraction}, expected a value in (0, 1]")
+        return found
+
+    @property
+    def past_weight(self) -> float:
+        """Alpha in force: the given one or the default of the score."""
+        return DEFAULT_ALPHA.get(self.name, 0.0) if self.alpha is None else self.alpha
+
+    def __call__(self, branch: Branch, predictions: Predictions, vocab_size: int) -> float:
+        """Score one branch from its predictions over all masks left; higher is better."""
+        return SCORES[self.name](self, branch, predictions, vocab_size)
+
+
+def mean_of_lowest(values: NDArray[np.float32], fraction: float) -> float:
+    """Mean of the lowest max(1, floor(n * fraction)) values; 1 when there is none."""
+    count = len(values)
+    if not count:
+        return 1.0
+    kept = max(1, math.floor(count * fraction))
+    if kept == count:
+        return float(values.mean())
+    return float(np.partition(values, kept - 1)[:kept].mean())
+
+
+def _mean_confidence(
+    score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
+) -> float:
+    return mean_of_lowest(predictions.confidence, 1.0)
+
+
+def _bottom_fraction(
+    score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
+) -> float:
+    return mean_of_lowest(predictions.confidence, score.fraction)
+
+
+def _mixed(score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int) -> float:
+    future = mean_of_lowest(predictions.confidence, score.fraction)
+    alpha = score.past_weight
+    return alpha * branch.confidence + (1 - alpha) * future
+
+
+def _reward_entropy(
+    score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
+) -> float:
+    certainty = 1.0
+    if len(predictions.entropy):
+        certainty = float(np.mean(1 - predictions.entropy / math.log(vocab_size)))
+    alpha = score.past_weight
+    return alpha * branch.reward + (1 - alpha) * certainty
+
+
+DEFAULT_ALPHA = {"mixed": 0.5, "reward_entropy": 0.7}
+
+SCORES: dict[str, Callable[[BranchScore, Branch, Predictions, int], float]] = {
+    "mean_confidence": _mean_confidence,
+    "bottom_fraction": _bottom_fraction,
+    "mixed": _mixed,
+    "reward_entropy": _reward_entropy,
+}

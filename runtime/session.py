@@ -1,0 +1,161 @@
+"""The public API: open a bundle, generate, stream one event per step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .contract import LopaError
+from .decoder import Decoder, StepEvent
+from .engines import open_engine
+from .engines.protocol import Engine
+from .manifest import BundleManifest, read_bundle, verify_files
+from .options import DecodeOptions
+from .prompt import PromptError, TextCodec, stop_index
+
+
+@dataclass(frozen=True)
+class Result:
+    """One decoded prompt.
+
+    `token_ids` is everything after the prompt, before stop-token truncation in `text`. `steps`
+    are engine invocations, `forwards` counts every branch, `rows` every row computed, padding
+    included. Seconds are wall-clock time of decoding alone.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    steps: int
+    forwards: int
+    rows: int
+    useful_tokens: int  # up to and including the first stop token
+    seconds: float
+    limited: bool  # a block was due but no instance of the bundle could hold it
+
+    @property
+    def tokens(self) -> int:
+        """Committed tokens."""
+        return len(self.token_ids)
+
+    @property
+    def tpf(self) -> float:
+        """Committed tokens per step."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+
+class Session:
+    """A loaded bundle. Not thread-safe: one session decodes one prompt at a time."""
+
+    def __init__(self, folder: Path, manifest: BundleManifest, engine: Engine) -> None:
+        self.folder, self.manifest, self.engine = folder, manifest, engine
+        self._last: tuple[DecodeOptions, Decoder] | None = None
+
+    @cached_property
+    def codec(self) -> TextCodec:
+        """Tokenizer and chat template, loaded on first use."""
+        return TextCodec(self.folder, self.manifest.model.stop_token_ids)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        raw: bool = False,
+        options: DecodeOptions | None = None,
+        **settings: Any,
+    ) -> Result:
+        """Decode a prompt to the end; settings are fields of DecodeOptions."""
+        options = _merge(options, settings)
+        ids = self.encode(prompt, prompt_ids, raw)
+        started = time.perf_counter()
+        steps = forwards = rows = 0
+        limited = False
+        last: StepEvent | None = None
+        for last in self.stream(prompt_ids=ids, options=options):
+            steps, limited = last.step, limited or last.limited
+            forwards += len(last.scores)
+            rows += last.shape.window_rows
+        seconds = time.perf_counter() - started
+        token_ids = () if last is None else tuple(int(t) for t in last.tokens[len(ids) :])
+        stop = stop_index(token_ids, frozenset(self.manifest.model.stop_token_ids))
+        return Result(
+            text=self.codec.decode(token_ids) if (self.folder / "tokenizer.json").is_file() else "",
+            token_ids=token_ids,
+            prompt_tokens=len(ids),
+            steps=steps,
+            forwards=forwards,
+            rows=rows,
+            useful_tokens=min(stop + 1, len(token_ids)),
+            seconds=seconds,
+            limited=limited,
+        )
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        raw: bool = False,
+        options: DecodeOptions | None = None,
+        **settings: Any,
+    ) -> Iterator[StepEvent]:
+        """Decode a prompt, yielding one event per step."""
+        options = _merge(options, settings)
+        ids = self.encode(prompt, prompt_ids, raw)
+        options.check(self.manifest)
+        options.check_prompt(len(ids), self.manifest)
+        decoder = self._decoder(options.resolved(len(ids), self.manifest))
+        return decoder.steps(ids, options.seed)
+
+    def encode(
+        self, prompt: str | None, prompt_ids: Sequence[int] | None = None, raw: bool = False
+    ) -> list[int]:
+        """Token ids of a prompt given as text or as ids; raises PromptError."""
+        if (prompt is None) == (prompt_ids is None):
+            raise PromptError("give either prompt or prompt_ids")
+        if prompt is not None:
+            return self.codec.encode(prompt, raw)
+        ids = [int(token) for token in prompt_ids or ()]
+        vocab = self.manifest.model.vocab_size
+        wrong = [token for token in ids if not 0 <= token < vocab]
+        if wrong:
+            raise PromptError(f"prompt id {wrong[0]} is outside the vocabulary of {vocab}")
+        if not ids:
+            raise PromptError("the prompt is empty; give at least one token")
+        return ids
+
+    def _decoder(self, options: DecodeOptions) -> Decoder:
+        """Return the decoder of resolved options, kept while they stay the same."""
+        options = replace(options, seed=0)
+        if self._last is None or self._last[0] != options:
+            self._last = (options, options.decoder(self.engine, self.manifest.model))
+        return self._last[1]
+
+
+def open_bundle(
+    path: str | Path, *, provider: str = "cpu", threads: int = 0, verify: bool = True
+) -> Session:
+    """Load a bundle for decoding.
+
+    Files are compared with the manifest's sha256 first; `verify=False` skips that. `threads` 0
+    lets the engine library choose. Raises LopaError for anything wrong with the bundle.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise LopaError(f"no bundle at {folder}; make one with: lopa build CHECKPOINT -o {folder}")
+    manifest = read_bundle(folder)
+    if verify:
+        verify_files(folder, manifest.files)
+    return Session(folder, manifest, open_engine(folder, manifest, provider, threads))
+
+
+def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:
+    try:
+        return replace(options or DecodeOptions(), **settings)
+    except TypeError as error:
+        raise LopaError(f"unknown decode setting: {error}") from None

@@ -1,0 +1,53 @@
+"""Output folders appear whole or not at all: written to a temporary sibling, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .contract import LopaError
+
+
+def check_output(out: Path, force: bool) -> None:
+    """Raise LopaError when `out` may not be written: not empty without `force`, or a file."""
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise LopaError(f"output folder {out} is not empty; choose another or add --force")
+    if out.exists() and not out.is_dir():
+        raise LopaError(f"output {out} is a file, expected a folder name")
+
+
+@contextlib.contextmanager
+def staged_folder(out: Path, force: bool = False) -> Iterator[Path]:
+    """Yield a temporary sibling of `out`; on success it takes the name `out`, else it is removed.
+
+    What `out` held before is replaced as a whole (`force`) and only after the new one is complete.
+    An error of the file system (disk full, no permission) is raised as LopaError.
+    """
+    out = out.absolute()
+    check_output(out, force)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    except OSError as error:
+        raise LopaError(f"cannot write next to {out}: {error.strerror}") from None
+    try:
+        stage.chmod(0o755)
+        yield stage
+        old = None
+        if out.exists():
+            old = stage.with_suffix(".replaced")
+            out.rename(old)
+        stage.rename(out)
+        if old is not None:
+            shutil.rmtree(old)
+    except OSError as error:
+        name = os.path.basename(error.filename) if error.filename else out.name
+        raise LopaError(
+            f"writing {out} failed at {name}: {error.strerror or error}; nothing was kept"
+        ) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
