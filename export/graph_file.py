@@ -39,7 +39,12 @@ def write_graph(
         offset = -(-offset // ALIGNMENT) * ALIGNMENT
         pieces.append((name, tensor))
         value.const_value = ir.ExternalTensor(
-            WEIGHTS_FILE, offset, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name
+            WEIGHTS_FILE,
+            offset,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
         )
         offset += tensor.nbytes
     with (folder / WEIGHTS_FILE).open("wb") as file:
@@ -48,7 +53,7 @@ def write_graph(
             if name in parameters:
                 data = read(name, _torch_dtype(tensor)).contiguous()
                 assert tuple(data.shape) == parameters[name], name
-                file.write(memoryview(data.view(torch.uint8).numpy()).cast("B"))
+                file.write(data.view(torch.uint8).numpy().data)
             else:
                 file.write(tensor.tobytes())
             progress(file.tell(), offset)

@@ -1,7 +1,7 @@
 """Trace the step module into one ONNX graph with symbolic instance dimensions.
 
-Parameters are traced as zero-stride placeholders, so a graph of any size is made without its weights;
-they are written afterwards, one at a time, into a single external data file.
+Parameters are traced as zero-stride placeholders, so a graph of any size is made without its
+weights; they are written afterwards, one at a time, into a single external data file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _name_dimensions(model: ir.Model) -> None:
     ):
         for value, dims in zip(values, all_dims, strict=True):
             shape = value.shape
-            assert shape is not None and len(shape) == len(dims)
+            assert shape is not None
+            assert len(shape) == len(dims)
             value.shape = ir.Shape(
                 [dim if isinstance(dim, str) else shape[axis] for axis, dim in enumerate(dims)]
             )

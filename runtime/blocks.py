@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 
 
@@ -37,7 +38,7 @@ class Block:
 
 def mark_complete(blocks: list[Block], threshold: float) -> None:
     """Make each block complete whose predecessor reached `threshold`; never reset (D2F)."""
-    for before, block in zip(blocks, blocks[1:], strict=False):
+    for before, block in itertools.pairwise(blocks):
         if before.progress >= threshold:
             block.complete = True
 

@@ -122,7 +122,7 @@ def output_specs(
 
 
 def smallest_fit(instances: Sequence[Instance], step: Instance) -> Instance | None:
-    """Return the cheapest instance that holds `step`: fewest rows, then slots; None if none does."""
+    """Return the cheapest instance that holds `step` (fewest rows, then slots), or None."""
     fitting = [instance for instance in instances if instance.holds(step)]
     return min(
         fitting,

@@ -77,7 +77,7 @@ class Decoder:
         step = 0
         while True:
             branches = [*lookaheads, anchor]
-            limited = not all([self._advance(branch, len(branches)) for branch in branches])
+            fits = [self._advance(branch, len(branches)) for branch in branches]
             live = [branch for branch in branches if not self.strategy.finished(branch)]
             if not live:
                 return
@@ -114,7 +114,7 @@ class Decoder:
                 shape=shape,
                 tokens=anchor.tokens[: anchor.length],
                 masked=anchor.masked[: anchor.length],
-                limited=limited,
+                limited=not all(fits),
             )
             free += [branch for branch in branches if branch is not anchor]
             lookaheads = self._spawn(anchor, predicted, free)

@@ -129,7 +129,9 @@ class DecodeOptions:
         return Decoder(engine, model, self._strategy(), lookahead, self.sampler(), self.strict)
 
     def _strategy(self) -> Strategy:
-        assert self.block_size and self.max_new_tokens and self.steps
+        assert self.block_size is not None
+        assert self.max_new_tokens is not None
+        assert self.steps is not None
         if self.strategy == "vanilla":
             return Vanilla(self.max_new_tokens, self.steps)
         return D2F(

@@ -1,4 +1,4 @@
-"""Lookahead Parallel Decoding: several branches per forward, the most promising one is committed."""
+"""Lookahead Parallel Decoding: several branches per forward, the most promising is committed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Lookahead:
     the base strategy runs alone.
     """
 
-    branches: int = 0
-    score: BranchScore = BranchScore()
+    branches: int
+    score: BranchScore
     anchor_wins: bool = False  # ablation: score the branches but always commit the anchor
 
     def choose(self, scores: list[float]) -> int:
