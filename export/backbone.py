@@ -125,7 +125,7 @@ class StepModule(nn.Module):
             x, key, value = layer(x, cos, sin, bias, cache_keys[index], cache_values[index])
             window_keys.append(key)
             window_values.append(value)
-        logits = self.logits(torch.index_select(x, 0, head_rows)) / temperature
+        logits = self.logits(torch.index_select(x, 0, head_rows), temperature)
         token_ids, log_probs, entropy = self.candidates(logits)
         return (
             token_ids,
@@ -143,13 +143,16 @@ class StepModule(nn.Module):
         angles = position_ids.reshape(-1, 1, 1).float() * frequencies
         return torch.cos(angles).to(self.dtype), torch.sin(angles).to(self.dtype)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Vocabulary head on rows [R, d]: float32 logits [R, V]."""
-        normed = rms_norm(x, self.final_norm, self.spec.rms_norm_eps).to(self.dtype)
-        product = (
-            nn.functional.linear(normed, self.embed) if self.head is None else (normed @ self.head)
-        )
-        return product.float()
+    def logits(self, x: Tensor, temperature: Tensor) -> Tensor:
+        """Vocabulary head on rows [R, d]: float32 logits [R, V] divided by the temperature.
+
+        The division is done on the narrow side of the head: it is linear.
+        """
+        normed = rms_norm(x, self.final_norm, self.spec.rms_norm_eps) / temperature
+        normed = normed.to(self.dtype)
+        if self.head is None:
+            return nn.functional.linear(normed, self.embed).float()
+        return (normed @ self.head).float()
 
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top-K tokens, their log-probabilities and the entropy (nats) of logits [R, V].

@@ -37,6 +37,7 @@ class StepEvent:
     shape: Instance  # what the engine ran, padding included
     tokens: NDArray[np.int32]
     masked: NDArray[np.bool_]
+    guesses: Predictions  # of the winner, made before the fill; some of its positions are filled
     limited: bool  # a block was due but no instance could hold it
 
     @property
@@ -114,6 +115,7 @@ class Decoder:
                 shape=shape,
                 tokens=anchor.tokens[: anchor.length],
                 masked=anchor.masked[: anchor.length],
+                guesses=predicted,
                 limited=not all(fits),
             )
             free += [branch for branch in branches if branch is not anchor]

@@ -183,6 +183,15 @@ def record_files(folder: Path, names: list[str]) -> dict[str, FileRecord]:
 
 def verify_files(folder: Path, files: Mapping[str, FileRecord]) -> None:
     """Compare sizes and sha256 with the manifest; raises ManifestError naming every difference."""
+    faults = file_faults(folder, files)
+    if faults:
+        raise ManifestError(
+            f"{folder}: files do not match the manifest: {'; '.join(faults)}; build it again"
+        )
+
+
+def file_faults(folder: Path, files: Mapping[str, FileRecord]) -> list[str]:
+    """List how the files of `folder` differ from their records."""
     faults = []
     for name, record in files.items():
         path = folder / name
@@ -192,10 +201,7 @@ def verify_files(folder: Path, files: Mapping[str, FileRecord]) -> None:
             faults.append(f"{name} has {path.stat().st_size} bytes, manifest says {record.bytes}")
         elif sha256_of(path) != record.sha256:
             faults.append(f"{name} was changed: sha256 differs from the manifest")
-    if faults:
-        raise ManifestError(
-            f"{folder}: files do not match the manifest: {'; '.join(faults)}; build it again"
-        )
+    return faults
 
 
 def sha256_of(path: Path) -> str:

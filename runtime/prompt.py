@@ -43,7 +43,7 @@ class TextCodec:
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
         """Apply the chat template to messages, ending with the generation prompt."""
-        if self._template is None:
+        if not self._template:
             raise PromptError(
                 "the bundle's tokenizer has no chat template; use --raw (raw=True) to decode the "
                 "prompt as it is"
@@ -54,7 +54,8 @@ class TextCodec:
             if key.endswith("_token") and value is not None
         }
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **tokens)
+            template = _environment().from_string(self._template)
+            return template.render(messages=messages, add_generation_prompt=True, **tokens)
         except jinja2.TemplateError as error:
             raise PromptError(f"the chat template failed: {error}; use --raw") from None
 
@@ -85,17 +86,21 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _read_template(folder: Path, config: dict[str, Any]) -> jinja2.Template | None:
+def _read_template(folder: Path, config: dict[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
     source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
     if isinstance(source, list):  # several named templates
         named = {item.get("name"): item.get("template") for item in source}
         source = named.get("default")
-    if not source:
-        return None
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    return source
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _raise
-    return environment.from_string(source)
+    return environment
 
 
 def _raise(message: str) -> None:

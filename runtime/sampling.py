@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,7 @@ class Sampler:
     def faults(self, candidates: int) -> list[str]:
         """List settings that make no sense for an engine that keeps `candidates` per row."""
         found = []
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             found.append(f"temperature is {self.temperature}, expected 0 or more")
         if self.top_k is not None and not 1 <= self.top_k <= candidates:
             found.append(

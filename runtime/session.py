@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,9 +67,13 @@ class Session:
         prompt_ids: Sequence[int] | None = None,
         raw: bool = False,
         options: DecodeOptions | None = None,
+        on_step: Callable[[StepEvent], None] | None = None,
         **settings: Any,
     ) -> Result:
-        """Decode a prompt to the end; settings are fields of DecodeOptions."""
+        """Decode a prompt to the end; settings are fields of DecodeOptions.
+
+        `on_step` is called after every step; its time does not count.
+        """
         options = _merge(options, settings)
         ids = self.encode(prompt, prompt_ids, raw)
         started = time.perf_counter()
@@ -80,6 +84,10 @@ class Session:
             steps, limited = last.step, limited or last.limited
             forwards += len(last.scores)
             rows += last.shape.window_rows
+            if on_step is not None:
+                paused = time.perf_counter()
+                on_step(last)
+                started += time.perf_counter() - paused
         seconds = time.perf_counter() - started
         token_ids = () if last is None else tuple(int(t) for t in last.tokens[len(ids) :])
         stop = stop_index(token_ids, frozenset(self.manifest.model.stop_token_ids))
@@ -120,7 +128,7 @@ class Session:
             raise PromptError("give either prompt or prompt_ids")
         if prompt is not None:
             return self.codec.encode(prompt, raw)
-        ids = [int(token) for token in prompt_ids or ()]
+        ids = [int(token) for token in (() if prompt_ids is None else prompt_ids)]
         vocab = self.manifest.model.vocab_size
         wrong = [token for token in ids if not 0 <= token < vocab]
         if wrong:

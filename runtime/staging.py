@@ -37,13 +37,7 @@ def staged_folder(out: Path, force: bool = False) -> Iterator[Path]:
     try:
         stage.chmod(0o755)
         yield stage
-        old = None
-        if out.exists():
-            old = stage.with_suffix(".replaced")
-            out.rename(old)
-        stage.rename(out)
-        if old is not None:
-            shutil.rmtree(old)
+        _replace(stage, out)
     except OSError as error:
         name = os.path.basename(error.filename) if error.filename else out.name
         raise LopaError(
@@ -51,3 +45,18 @@ def staged_folder(out: Path, force: bool = False) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def _replace(stage: Path, out: Path) -> None:
+    """Give `stage` the name `out`; what was there comes back if that fails."""
+    if not out.exists():
+        stage.rename(out)
+        return
+    old = stage.with_suffix(".replaced")
+    out.rename(old)
+    try:
+        stage.rename(out)
+    except BaseException:
+        old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -8,7 +8,7 @@ addresses, and each instance is captured as its own CUDA graph on its first run.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,17 @@ class OnnxRuntimeEngine:
     """A bundle run by ONNX Runtime (see `protocol.Engine`)."""
 
     def __init__(
-        self, folder: Path, manifest: BundleManifest, provider: str = "cpu", threads: int = 0
+        self,
+        folder: Path,
+        manifest: BundleManifest,
+        provider: str = "cpu",
+        threads: int = 0,
+        resident: bool | None = None,
     ) -> None:
+        """Load the session; `resident` (default: not on the CPU) keeps every buffer in OrtValues.
+
+        A resident engine runs static instances only and commits with the bundle's commit graph.
+        """
         if provider not in PROVIDERS:
             raise LopaError(f"provider is {provider!r}, expected one of {list(PROVIDERS)}")
         self._ort = load_library()
@@ -73,15 +82,16 @@ class OnnxRuntimeEngine:
         self._model, self._dtype = manifest.model, manifest.model_dtype
         self._instances = manifest.instances
         self._provider = provider
-        self._exact = provider == "cpu" and manifest.engine.dynamic
+        resident = provider != "cpu" if resident is None else resident
+        self._resident = resident
+        self._exact = manifest.engine.dynamic and not resident
         self._limit = max(item.context for item in self._instances)
         self._session = self._open(folder / manifest.graph.file, threads, graphs=True)
-        self._commit = (
-            self._open(folder / COMMIT_FILE, threads, graphs=False) if provider == "cuda" else None
-        )
+        self._commit = self._open(folder / COMMIT_FILE, threads, graphs=False) if resident else None
         self._bound: dict[Instance, _Bound] = {}
-        self._buffers = self._allocate() if self._commit is None else {}
+        self._buffers = {} if resident else self._allocate()
         self._caches: dict[str, Any] = {}
+        self._device_caches: dict[int, dict[str, Any]] = {}
         self._context = 0
         self._last: Instance | None = None
 
@@ -92,19 +102,17 @@ class OnnxRuntimeEngine:
 
     def shape_for(self, step: Instance) -> Instance:
         """Pad `step` to an instance, or to the next cheap exact shape on the CPU."""
+        step = replace(step, context=max(step.context, self._context))
         instance = smallest_fit(self._instances, step)
         if instance is None:
             known = ", ".join(item.name for item in self._instances)
             raise ContractError(f"no instance holds a step of {step.name}; the bundle has {known}")
         if not self._exact:
             return instance
-        context = _round_up(max(step.context, self._context), CONTEXT_STEP)
-        rows = _round_up(step.rows, ROW_STEP)
-        return Instance(
-            step.branches,
-            step.window,
-            min(context, self._limit),
-            min(rows, step.branches * step.window),
+        return replace(
+            step,
+            context=min(_round_up(step.context, CONTEXT_STEP), self._limit),
+            rows=min(_round_up(step.rows, ROW_STEP), step.window_rows),
         )
 
     def inputs(self, shape: Instance) -> StepInputs:
@@ -133,7 +141,7 @@ class OnnxRuntimeEngine:
             raise ContractError("commit before the first run")
         bound = self._bound[self._last]
         for cache, window in zip(_CACHES, ("window_keys", "window_values"), strict=True):
-            if self._commit is None:
+            if not self._resident:
                 copied = bound.host[window][:, :, as_span(rows)]
                 self._caches[cache][:, :, as_span(slots)] = copied
             else:
@@ -142,6 +150,7 @@ class OnnxRuntimeEngine:
     def reset(self) -> None:
         """Forget the cache contents; the buffers stay."""
         self._last = None
+        self._context = 0
 
     def _check_provider(self, provider: str) -> None:
         available = self._ort.get_available_providers()
@@ -180,26 +189,43 @@ class OnnxRuntimeEngine:
             ):
                 size = max(math.prod(spec.shape), sizes.get(spec.name, (0, ""))[0])
                 sizes[spec.name] = (size, spec.dtype)
-        return {
-            name: np.zeros(size, dtype)
-            for name, (size, dtype) in sizes.items()
-            if name not in _CACHES
-        }
+        return {name: np.zeros(size, dtype) for name, (size, dtype) in sizes.items()}
 
     def _reserve(self, context: int) -> None:
         """Grow the cache to `context` slots, keeping its contents."""
         if context <= self._context:
             return
-        info = self._model
-        shape = (info.layers, info.kv_heads, context, info.head_dim)
-        for name in _CACHES:
-            host = np.zeros(shape, self._dtype)
-            if name in self._caches:
+        grown = self._cache_buffers(context)
+        if self._context:
+            for name in _CACHES:
                 before = self._caches[name]
-                host[:, :, : self._context] = before if self._commit is None else before.numpy()
-            self._caches[name] = host if self._commit is None else self._on_device(host)
-        self._context = context
-        self._bound.clear()
+                kept = before.numpy() if self._resident else before.copy()
+                if self._resident:
+                    host = np.zeros(self._cache_shape(context), self._dtype)
+                    host[:, :, : self._context] = kept
+                    grown[name].update_inplace(host)
+                else:
+                    grown[name][:, :, : self._context] = kept
+        self._caches, self._context = grown, context
+
+    def _cache_buffers(self, context: int) -> dict[str, Any]:
+        """Return the cache for `context` slots: always the same addresses for the same size.
+
+        On the host all sizes are views of one buffer; slots not written yet hold finite leftovers
+        that the cache mask hides.
+        """
+        shape = self._cache_shape(context)
+        if not self._resident:
+            specs = [TensorSpec(name, self._dtype, shape) for name in _CACHES]
+            return {spec.name: self._scratch(spec) for spec in specs}
+        if context not in self._device_caches:
+            self._device_caches[context] = {
+                name: self._on_device(np.zeros(shape, self._dtype)) for name in _CACHES
+            }
+        return self._device_caches[context]
+
+    def _cache_shape(self, context: int) -> tuple[int, int, int, int]:
+        return (self._model.layers, self._model.kv_heads, context, self._model.head_dim)
 
     def _bind(self, shape: Instance) -> _Bound:
         info = self._model
@@ -235,7 +261,7 @@ class OnnxRuntimeEngine:
     ) -> None:
         bind = binding.bind_input if is_input else binding.bind_output
         name, dtype = spec.name, np.dtype(spec.dtype)
-        on_device = self._commit is not None
+        on_device = self._resident
         if name in _CACHES:
             buffer = self._caches[name]
         elif on_device:

@@ -1,0 +1,27 @@
+# Two commands do all the set-up: `make demo` and `make test`. Both create .venv themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check clean
+
+demo: $(STAMP)
+	$(BIN)/python -m lopa.tools.demo.run --output demo-bundle
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadscope tests
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python .ci/typecheck.py
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,export,dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .cache build demo-bundle demo-bundle-model *.egg-info

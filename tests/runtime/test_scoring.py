@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from lopa.runtime.scoring import BranchScore, mean_of_lowest
+
+from .predictions import branch_of, predictions
+
+FOUR = {0: 0.9, 1: 0.1, 2: 0.5, 3: 0.3}
+
+
+@pytest.mark.parametrize(
+    ("fraction", "mean"), [(1.0, 0.45), (0.5, 0.2), (0.75, 0.3), (0.49, 0.1), (0.01, 0.1)]
+)
+def test_mean_of_lowest(fraction: float, mean: float) -> None:
+    values = np.array(list(FOUR.values()), np.float32)
+    assert mean_of_lowest(values, fraction) == pytest.approx(mean)
+    assert values.tolist() == pytest.approx([0.9, 0.1, 0.5, 0.3])
+
+
+def test_mean_of_lowest_of_nothing_is_one() -> None:
+    assert mean_of_lowest(np.array([], np.float32), 0.5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("score", "value"),
+    [
+        (BranchScore(), 0.45),
+        (BranchScore("mean_confidence", alpha=1.0, fraction=0.1), 0.45),
+        (BranchScore("bottom_fraction", fraction=0.5), 0.2),
+        (BranchScore("bottom_fraction", fraction=1.0), 0.45),
+        (BranchScore("mixed", fraction=0.5), 0.5 * 0.8 + 0.5 * 0.2),
+        (BranchScore("mixed", alpha=0.25, fraction=1.0), 0.25 * 0.8 + 0.75 * 0.45),
+        (BranchScore("mixed", alpha=0.0, fraction=1.0), 0.45),
+        (BranchScore("mixed", alpha=1.0), 0.8),
+    ],
+)
+def test_scores_of_confidences(score: BranchScore, value: float) -> None:
+    assert score(branch_of(0.8), predictions(FOUR), 320) == pytest.approx(value)
+
+
+def test_reward_entropy() -> None:
+    """0.7 * mean p(filled) + 0.3 * mean(1 - H / log V)."""
+    entropy = [0.0, math.log(16), math.log(4), math.log(2)]  # of a vocabulary of 16
+    found = predictions(FOUR, entropy=entropy)
+    certainty = (1 + 0 + 0.5 + 0.75) / 4
+    branch = branch_of(confidence=0.1, reward=0.6)
+    score = BranchScore("reward_entropy")(branch, found, 16)
+    assert score == pytest.approx(0.7 * 0.6 + 0.3 * certainty)
+    weighted = BranchScore("reward_entropy", alpha=0.5)(branch, found, 16)
+    assert weighted == pytest.approx(0.5 * 0.6 + 0.5 * certainty)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mean_confidence", 1.0),
+        ("bottom_fraction", 1.0),
+        ("mixed", 0.5 * 0.8 + 0.5),
+        ("reward_entropy", 0.7 * 0.6 + 0.3),
+    ],
+)
+def test_a_branch_without_masks_has_a_certain_future(name: str, value: float) -> None:
+    score = BranchScore(name)(branch_of(0.8, 0.6), predictions({}), 320)
+    assert score == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("score", "fault"),
+    [
+        (BranchScore("best"), "score is 'best', expected one of ['bottom_fraction', 'mean_con"),
+        (BranchScore(alpha=1.5), "score alpha is 1.5, expected a value from 0 to 1"),
+        (BranchScore(alpha=math.nan), "score alpha is nan, expected a value from 0 to 1"),
+        (BranchScore(fraction=0.0), "score fraction is 0.0, expected a value in (0, 1]"),
+    ],
+)
+def test_fault(score: BranchScore, fault: str) -> None:
+    (found,) = score.faults()
+    assert found.startswith(fault)
+    assert BranchScore("mixed", 0.5, 1.0).faults() == []

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import lopa as package
+import pytest
+from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+
+from ...export.tiny_checkpoint import MASK, edit_json
+from .conftest import Lopa
+
+KEYS = {"id", "text", "token_ids", "steps", "forwards", "tokens", "tpf", "seconds"}
+EXTRA_KEYS = {"rows", "useful_tokens", "limited"}
+LINES = ({"id": "first", "prompt": "the other"}, {"prompt_ids": [5, 6, 7], "answer": 3})
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_answers_are_the_sessions(lopa: Lopa, tiny_bundle: Path, prompts: Path) -> None:
+    shown = lopa("generate", tiny_bundle, "--prompts", prompts, "--json", "--max-new-tokens", 24)
+    assert (shown.status, shown.err) == (0, "")
+    first, second = read_lines(shown.out)
+    assert first.keys() == second.keys() == KEYS | EXTRA_KEYS
+    assert (first["id"], second["id"]) == ("first", 2)  # without an id the line number
+    session = package.open_bundle(tiny_bundle)
+    expected = session.generate("the other", max_new_tokens=24)
+    assert first["token_ids"] == list(expected.token_ids)
+    assert first["text"] == expected.text
+    assert (first["steps"], first["forwards"]) == (expected.steps, expected.forwards)
+    assert first["tokens"] == len(first["token_ids"]) == 24
+    assert first["tpf"] == pytest.approx(24 / expected.steps, abs=1e-4)
+    expected = session.generate(prompt_ids=[5, 6, 7], max_new_tokens=24)
+    assert second["token_ids"] == list(expected.token_ids)
+
+
+def test_flags_reach_the_decoder(lopa: Lopa, tiny_bundle: Path) -> None:
+    settings: dict[str, Any] = {
+        "lookahead": 2,
+        "block_size": 4,
+        "max_new_tokens": 16,
+        "add_threshold": 0.5,
+        "complete_threshold": 0.75,
+        "confidence": 0.4,
+        "score": "mixed",
+        "score_alpha": 0.3,
+        "score_fraction": 0.25,
+        "measure": "margin",
+        "window_attention": "block-causal",
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.8,
+        "seed": 3,
+    }
+    flags = [
+        text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", value)
+    ]
+    shown = lopa("generate", tiny_bundle, "--prompt", "on and on", "--json", "--raw", *flags)
+    expected = package.open_bundle(tiny_bundle).generate("on and on", raw=True, **settings)
+    assert json.loads(shown.out)["token_ids"] == list(expected.token_ids)
+    assert json.loads(shown.out)["steps"] == expected.steps
+
+
+def test_trace_tells_how_every_token_came(
+    lopa: Lopa, tiny_bundle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    command = ["generate", tiny_bundle, "--prompts", prompts, "--json", "--max-new-tokens", 24]
+    shown = lopa(*command, "--trace", trace)
+    steps = read_lines(trace.read_text(encoding="utf-8"))
+    assert all(
+        set(step) == {"id", "step", "winner", "scores", "filled", "cached", "window"}
+        for step in steps
+    )
+    for result in read_lines(shown.out):
+        own = [step for step in steps if step["id"] == result["id"]]
+        assert [step["step"] for step in own] == list(range(1, result["steps"] + 1))
+        assert sum(len(step["scores"]) for step in own) == result["forwards"]
+        assert all(step["winner"] < len(step["scores"]) for step in own)
+        filled = dict(tuple(pair) for step in own for pair in step["filled"])
+        start = min(filled)
+        assert [filled[start + i] for i in range(result["tokens"])] == result["token_ids"]
+        assert sum(len(step["filled"]) for step in own) == result["tokens"]
+        assert own[0]["cached"] == 0
+        assert own[-1]["cached"] > 0
+    assert any(step["winner"] != len(step["scores"]) - 1 for step in steps)
+
+
+def test_piped_answers_are_plain_and_the_summary_is_on_stderr(
+    lopa: Lopa, tiny_bundle: Path, prompts: Path
+) -> None:
+    shown = lopa("generate", tiny_bundle, "--prompt", "the other", "--max-new-tokens", 8)
+    result = package.open_bundle(tiny_bundle).generate("the other", max_new_tokens=8)
+    assert shown.out == result.text + "\n"
+    assert f"{result.steps} steps, TPF {result.tpf:.2f}, " in shown.err
+    assert "rows/token" in shown.err
+    quiet = lopa("generate", tiny_bundle, "--prompt", "the other", "--max-new-tokens", 8, "-q")
+    assert (quiet.out, quiet.err) == (shown.out, "")
+    both = lopa("generate", tiny_bundle, "--prompts", prompts, "--max-new-tokens", 8)
+    assert "2 prompts: 16 tokens" in both.err
+
+
+def test_prompt_from_standard_input(
+    lopa: Lopa, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = lopa("generate", tiny_bundle, "--prompt", "the other", "-q")
+    stdin = io.TextIOWrapper(io.BytesIO(b"the other\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert lopa("generate", tiny_bundle, "--prompt", "-", "-q").out == expected.out
+    stdin = io.TextIOWrapper(io.BytesIO(b'{"prompt": "the other"}'))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert lopa("generate", tiny_bundle, "--prompts", "-", "-q").out == expected.out
+
+
+def test_mask_token_in_a_prompt_is_data(lopa: Lopa, tiny_bundle: Path) -> None:
+    command = ["generate", tiny_bundle, "--json", "--max-new-tokens", 8]
+    asked = json.loads(lopa(*command, "--raw", "--prompt", "the <|mask|> one").out)
+    session = package.open_bundle(tiny_bundle)
+    ids = session.encode("the <|mask|> one", raw=True)
+    assert MASK in ids
+    assert asked["token_ids"] == list(session.generate(prompt_ids=ids, max_new_tokens=8).token_ids)
+    assert len(asked["token_ids"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prompt", ""], "the prompt is empty; give at least one character"),
+        (
+            ["--prompt", "x", "--lookahead", 9],
+            "lookahead is 9, the bundle has 4 lookahead branches; build with --lookahead 9 "
+            "for more",
+        ),
+        (
+            ["--prompt", "x", "--score", "luck", "--strategy", "magic", "--top-k", 17],
+            "strategy is 'magic', expected one of ['lopa', 'd2f', 'vanilla']; score is 'luck', "
+            "expected one of ['bottom_fraction', 'mean_confidence', 'mixed', 'reward_entropy']; "
+            "top-k is 17, the bundle keeps 16 candidates per position (export with --candidates)",
+        ),
+        (
+            ["--prompt", "x", "--raw", "--block-size", 48],
+            "the prompt has 1 tokens and needs 48 more for its first step, the bundle holds 48; "
+            "shorten it or build with a larger --context / --prefill",
+        ),
+        (
+            ["--prompts", "absent.jsonl"],
+            "cannot read prompts from absent.jsonl: No such file or directory",
+        ),
+        (
+            ["--prompt", "x", "--trace", "absent/trace.jsonl"],
+            "cannot write a trace to absent/trace.jsonl: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_settings_are_one_line(
+    lopa: Lopa, tiny_bundle: Path, flags: list[object], message: str
+) -> None:
+    shown = lopa("generate", tiny_bundle, *flags)
+    assert (shown.status, shown.out, shown.err) == (1, "", f"lopa: error: {message}\n")
+
+
+def test_all_bad_prompt_lines_are_named_before_decoding(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    lines = [
+        '{"prompt": "fine"}',
+        "not json",
+        "",
+        "[1]",
+        '{"id": 4}',
+        '{"prompt": "a", "prompt_ids": [1]}',
+        '{"prompt": 3}',
+        '{"prompt_ids": [1, true]}',
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    shown = lopa("generate", tiny_bundle, "--prompts", path)
+    faults = [
+        f"{path}:2: not valid JSON (Expecting value at column 1)",
+        f"{path}:4: list, expected an object",
+        f"{path}:5: expected either prompt or prompt_ids, found keys ['id']",
+        f"{path}:6: expected either prompt or prompt_ids, found keys ['prompt', 'prompt_ids']",
+        f"{path}:7: prompt is int, expected text",
+        f"{path}:8: prompt_ids is not a list of integers",
+    ]
+    assert (shown.status, shown.out) == (1, "")
+    assert shown.err == f"lopa: error: {'; '.join(faults)}\n"
+
+
+def test_prompts_that_do_not_fit_are_named_before_decoding(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    long = json.dumps({"prompt_ids": [1] * 41})
+    bad = '{"prompt_ids": [400]}'
+    path.write_text("\n".join(['{"prompt": "fine"}', long, bad]), encoding="utf-8")
+    shown = lopa("generate", tiny_bundle, "--prompts", path)
+    assert (shown.status, shown.out) == (1, "")
+    assert shown.err == (
+        f"lopa: error: {path}:2: the prompt has 41 tokens and needs 8 more for its first step, "
+        "the bundle holds 48; shorten it or build with a larger --context / --prefill; "
+        f"{path}:3: prompt id 400 is outside the vocabulary of 320\n"
+    )
+
+
+def test_many_bad_lines_are_counted(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text("{}\n" * 11, encoding="utf-8")
+    fault = "expected either prompt or prompt_ids, found keys []"
+    faults = "; ".join(f"{path}:{line}: {fault}" for line in range(1, 9))
+    shown = lopa("generate", tiny_bundle, "--prompts", path)
+    assert shown.err == f"lopa: error: {faults}; and 3 more\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+def test_file_without_prompts(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(content)
+    assert lopa("generate", tiny_bundle, "--prompts", path).err == (
+        f'lopa: error: {path} has no prompts, expected lines like {{"id": 1, "prompt": "..."}}\n'
+    )
+
+
+def test_prompts_that_are_not_text(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'{"prompt": "\xff"}')
+    shown = lopa("generate", tiny_bundle, "--prompts", path)
+    assert shown.err == f"lopa: error: {path} is not UTF-8 text (byte 12)\n"
+
+
+def test_failed_decode_leaves_the_old_trace(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("old", encoding="utf-8")
+    runs = iter(range(3))
+    run = OnnxRuntimeEngine.run
+
+    def stop_at_third(self: OnnxRuntimeEngine, *arguments: Any) -> Any:
+        if next(runs) == 2:
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "run", stop_at_third)
+    assert lopa("generate", tiny_bundle, "--prompt", "x", "--trace", trace).status == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert trace.read_text(encoding="utf-8") == "old"
+
+
+def test_no_bundle(lopa: Lopa, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    assert lopa("generate", absent, "--prompt", "x").err == (
+        f"lopa: error: no bundle at {absent}; make one with: lopa build CHECKPOINT -o {absent}\n"
+    )
+    assert lopa("generate", tmp_path, "--prompt", "x").err == (
+        f"lopa: error: {tmp_path} is not a bundle (lopa build): no manifest.json in it\n"
+    )
+
+
+def test_edited_engine_is_refused(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(tiny_bundle, tmp_path / "bundle")
+    with (bundle / "weights.data").open("r+b") as file:
+        file.write(b"\x01")
+    shown = lopa("generate", bundle, "--prompt", "x")
+    assert (shown.status, shown.out) == (1, "")
+    assert shown.err == (
+        f"lopa: error: {bundle}: files do not match the manifest: weights.data was changed: "
+        "sha256 differs from the manifest; build it again\n"
+    )
+    assert lopa("generate", bundle, "--prompt", "x", "--no-verify", "-q").status == 0
+
+
+def test_newer_schema_is_refused(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(tiny_bundle, tmp_path / "bundle")
+    edit_json(bundle / "manifest.json", schema=2)
+    shown = lopa("generate", bundle, "--prompt", "x")
+    assert shown.status == 1
+    assert "manifest.json: schema version 2 is newer than 1" in shown.err

@@ -1,0 +1,45 @@
+"""Types of command-line values, with messages that say what was expected."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def positive(text: str) -> int:
+    """An integer of 1 or more."""
+    value = _integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return value
+
+
+def natural(text: str) -> int:
+    """An integer of 0 or more."""
+    value = _integer(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """Integers of 1 or more, separated by commas; ascending, each once."""
+    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None

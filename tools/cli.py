@@ -1,0 +1,147 @@
+"""The command line `lopa`: finds the command, runs it, turns user errors into one line.
+
+A command is a module of `lopa.tools.commands` named like it. Its docstring is the help: the first
+line in the list of commands, the rest above the command's own flags. It offers
+
+    add_arguments(parser)   adds its flags (`-v` and `-q` are there already)
+    run(args) -> int        does the work and returns the exit status
+
+and imports at module level nothing that needs NumPy, torch or an engine library: the help and the
+parser must come up at once. Raise LopaError for what the user can mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import NoReturn
+
+from .. import __version__
+from ..runtime.contract import LopaError
+
+COMMANDS = ("export", "build", "generate", "inspect", "bench")
+
+USER_ERROR, WRONG_USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
+
+# Import name of a library -> the extra that brings it.
+EXTRAS = {
+    "torch": "export",
+    "safetensors": "export",
+    "ml_dtypes": "export",
+    "onnx": "export",
+    "onnx_ir": "export",
+    "onnxscript": "export",
+    "onnx_graphsurgeon": "export",
+    "onnxruntime": "cpu",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Only the command that runs is imported; all of them for the help.
+    chosen = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+    parser = build_parser(chosen)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.prog = f"lopa {args.command}"
+        parser.error(f"unknown arguments: {' '.join(unknown)}")
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except LopaError as error:
+        return _report(error, args.verbose)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0].replace("-", "_"))
+        if extra is None:
+            raise
+        return _report(
+            LopaError(
+                f"lopa {args.command} needs {error.name}, which is not installed; "
+                f"install it with: pip install 'lopa[{extra}]'"
+            )
+        )
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except OSError as error:  # a file that cannot be read or written
+        if error.filename is None:
+            raise
+        return _report(LopaError(f"{error.filename}: {error.strerror}"), args.verbose)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with status 2 and say where the usage is."""
+        self.exit(WRONG_USAGE, f"lopa: error: {message}; see {self.prog} --help\n")
+
+
+class Paragraphs(argparse.HelpFormatter):
+    """Help whose description keeps its paragraphs, each filled to the terminal's width."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            super(Paragraphs, self)._fill_text(paragraph, width, indent)
+            for paragraph in text.split("\n\n")
+        )
+
+
+def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the given commands."""
+    parser = Parser(
+        prog="lopa",
+        description="Compile diffusion language models into saved engines and decode with "
+        "Lookahead Parallel Decoding.",
+        epilog="Exit status: 0 done, 1 an error you can mend (one line says how), 2 wrong usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"lopa {__version__}")
+    found = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in commands:
+        module = importlib.import_module(f".commands.{name}", __package__)
+        summary, _, details = (module.__doc__ or "").partition("\n\n")
+        command = found.add_parser(
+            name,
+            help=summary,
+            description=f"{summary}\n\n{details}".strip(),
+            formatter_class=Paragraphs,
+            allow_abbrev=False,
+        )
+        talk = command.add_mutually_exclusive_group()
+        talk.add_argument("-v", "--verbose", action="store_true", help="say what caused an error")
+        talk.add_argument("-q", "--quiet", action="store_true", help="results and errors only")
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def _report(error: LopaError, verbose: bool = False) -> int:
+    """Print an error as one line; `verbose` adds one line per cause."""
+    print("lopa: error:", _line(error), file=sys.stderr)
+    cause = error.__cause__
+    while verbose and cause is not None:
+        print(f"  caused by {type(cause).__name__}:", _line(cause), file=sys.stderr)
+        cause = cause.__cause__
+    return USER_ERROR
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).splitlines())
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave through the clean-up of whatever runs, so that nothing half-written stays."""
+    raise SystemExit(128 + number)

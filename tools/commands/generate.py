@@ -1,0 +1,178 @@
+"""Decode prompts with a bundle.
+
+On a terminal the window is shown while it fills in: green is filled by the last step, magenta the
+token by which a lookahead branch ran ahead and won, dim what is still a guess. Piped, only the
+answers are printed, the summary goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
+from ..display.report import dim
+from ..prompt_lines import Prompt, check_prompts, read_prompts, single_prompt
+
+if TYPE_CHECKING:
+    from ...runtime.decoder import StepEvent
+    from ...runtime.options import DecodeOptions
+    from ...runtime.session import Result, Session
+    from ..display.live import LiveWindow
+    from ..step_trace import Trace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `lopa generate`."""
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder made by lopa build")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="one prompt; - reads standard input")
+    prompt.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help='JSON lines {"id": ..., "prompt": TEXT} or {"id": ..., "prompt_ids": [...]}; '
+        "- reads standard input",
+    )
+    parser.add_argument("--raw", action="store_true", help="no chat template around the prompt")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="write one JSON line per step, all prompts"
+    )
+    add_decode_flags(parser)
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check all prompts, then decode one after the other."""
+    single = args.prompt is not None
+    prompts = [single_prompt(args.prompt)] if single else read_prompts(args.prompts)
+    from ...runtime.session import open_bundle
+    from ..step_trace import open_trace
+
+    options = decode_options(args)
+    session = open_bundle(
+        args.bundle, provider=args.provider, threads=args.threads, verify=not args.no_verify
+    )
+    options.check(session.manifest)
+
+    def encode(prompt: Prompt) -> list[int]:
+        ids = session.encode(prompt.text, prompt.ids, args.raw)
+        options.check_prompt(len(ids), session.manifest)
+        return ids
+
+    encoded = check_prompts(prompts, encode)
+    live = sys.stdout.isatty() and not (args.json or args.quiet)
+    results = []
+    with open_trace(args.trace) as trace:
+        for prompt, ids in zip(prompts, encoded, strict=True):
+            if live and not single:
+                print(dim(_heading(prompt)))
+            result = _decode(session, prompt, ids, options, trace, live)
+            results.append(result)
+            if args.json:
+                print(json.dumps(_record(prompt, result), ensure_ascii=False), flush=True)
+            else:
+                _print_answer(result, live, args.quiet)
+    if not (args.json or args.quiet):
+        _print_totals(results, live)
+    return 0
+
+
+def _decode(
+    session: Session,
+    prompt: Prompt,
+    ids: list[int],
+    options: DecodeOptions,
+    trace: Trace,
+    live: bool,
+) -> Result:
+    with _window(session, len(ids), live) as window:
+
+        def on_step(event: StepEvent) -> None:
+            trace(prompt.id, event)
+            if window is not None:
+                window(event)
+
+        return session.generate(prompt_ids=ids, options=options, on_step=on_step)
+
+
+def _window(
+    session: Session, prompt_tokens: int, live: bool
+) -> AbstractContextManager[LiveWindow | None]:
+    if not live:
+        return nullcontext()
+    from ..display.live import show_window
+
+    return show_window(session.codec, prompt_tokens)
+
+
+def _print_answer(result: Result, live: bool, quiet: bool) -> None:
+    if live:
+        from ..display.live import clean
+
+        print(clean(result.text))
+    else:
+        print(result.text, flush=True)
+    if not quiet:
+        _print_note(_summary([result]), live)
+
+
+def _print_totals(results: Sequence[Result], live: bool) -> None:
+    if len(results) > 1:
+        _print_note(f"{len(results)} prompts: {_summary(results)}", live)
+    if any(result.limited for result in results):
+        _print_note("blocks had to wait for room in the window; try lopa build --window", live)
+
+
+def _print_note(text: str, live: bool) -> None:
+    """Print a closing line: below the answer on a terminal, else to stderr."""
+    if live:
+        print(dim(text))
+    else:
+        print(text, file=sys.stderr)
+
+
+def _summary(results: Sequence[Result]) -> str:
+    tokens = sum(result.tokens for result in results)
+    useful = sum(result.useful_tokens for result in results)
+    steps = sum(result.steps for result in results)
+    rows = sum(result.rows for result in results)
+    seconds = sum(result.seconds for result in results)
+    if not tokens or not seconds:
+        return f"{tokens} tokens, {steps} steps, {seconds:.2f} s"
+    ended = f" ({useful} useful)" if useful < tokens else ""
+    return (
+        f"{tokens} tokens{ended}, {steps} steps, TPF {tokens / steps:.2f}, "
+        f"{rows / tokens:.1f} rows/token, {seconds:.2f} s, {tokens / seconds:.0f} tokens/s"
+    )
+
+
+def _heading(prompt: Prompt) -> str:
+    """The prompt's id and first line, cut to the terminal's width."""
+    line = f"{len(prompt.ids or ())} token ids"
+    if prompt.text is not None:
+        line = prompt.text.strip().partition("\n")[0]
+    line, width = f"[{prompt.id}] {line}", shutil.get_terminal_size().columns
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _record(prompt: Prompt, result: Result) -> dict[str, Any]:
+    return {
+        "id": prompt.id,
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "steps": result.steps,
+        "forwards": result.forwards,
+        "tokens": result.tokens,
+        "tpf": round(result.tpf, 4),
+        "seconds": round(result.seconds, 6),
+        "rows": result.rows,
+        "useful_tokens": result.useful_tokens,
+        "limited": result.limited,
+    }

@@ -1,0 +1,91 @@
+"""Show what a bundle or model folder holds and verify it.
+
+Exit status 1 when a file is missing or differs from the manifest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from ...runtime.contract import LopaError
+from ...runtime.manifest import (
+    BUNDLE_FILE,
+    MODEL_FILE,
+    BundleManifest,
+    ModelManifest,
+    file_faults,
+    read_bundle,
+    read_model,
+)
+from ..display.report import (
+    Section,
+    cache_lines,
+    file_lines,
+    instance_lines,
+    model_lines,
+    print_report,
+    source_lines,
+    version_lines,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `lopa inspect`."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="bundle or model folder")
+    parser.add_argument(
+        "--json", action="store_true", help='print the manifest with "verified" and "faults"'
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manifest and what is wrong with the files."""
+    manifest = _read(args.folder)
+    faults = file_faults(args.folder, manifest.files)
+    if args.json:
+        print(json.dumps({**asdict(manifest), "verified": not faults, "faults": faults}))
+    else:
+        print_report(str(args.folder), _sections(manifest, faults))
+    return 1 if faults else 0
+
+
+def _read(folder: Path) -> BundleManifest | ModelManifest:
+    if not folder.is_dir():
+        raise LopaError(f"no folder {folder}, expected a bundle or an exported model folder")
+    if (folder / BUNDLE_FILE).is_file():
+        return read_bundle(folder)
+    if (folder / MODEL_FILE).is_file():
+        return read_model(folder)
+    raise LopaError(
+        f"{folder} is neither a bundle ({BUNDLE_FILE}) nor an exported model folder ({MODEL_FILE})"
+    )
+
+
+def _sections(manifest: BundleManifest | ModelManifest, faults: list[str]) -> list[Section]:
+    versions = version_lines(manifest.versions)
+    kind = ["exported model folder"]
+    if isinstance(manifest, BundleManifest):
+        kind = [f"bundle for {manifest.engine.target}"]
+        versions = version_lines(manifest.engine.versions) + versions
+    return [
+        ("kind", kind),
+        ("precision", [f"{manifest.graph.precision}, ONNX opset {manifest.graph.opset}"]),
+        ("versions", [f"schema {manifest.schema}, contract {manifest.contract}", *versions]),
+        ("model", model_lines(manifest.model)),
+        ("source", source_lines(manifest.source)),
+        *_shapes(manifest),
+        ("files", file_lines(manifest.files, hashes=True)),
+        ("verified", [f"NO: {fault}" for fault in faults] or ["yes, all files match"]),
+    ]
+
+
+def _shapes(manifest: BundleManifest | ModelManifest) -> list[Section]:
+    if not isinstance(manifest, BundleManifest):
+        return []
+    shapes = "any shape up to" if manifest.engine.dynamic else "exactly"
+    return [
+        ("instances", [f"the engine takes {shapes}:", *instance_lines(manifest.instances)]),
+        ("cache", cache_lines(manifest)),
+    ]

@@ -1,0 +1,116 @@
+"""`make demo`: build the shipped model, answer sample problems with every strategy, one table.
+
+Run as ``python -m lopa.tools.demo.run [--problems FILE] [--output BUNDLE]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..display.report import columns, print_report
+
+if TYPE_CHECKING:
+    from ...runtime.session import Result
+    from .problem import Problem
+
+HERE = Path(__file__).parent
+CHECKPOINT = HERE / "checkpoint"
+SAMPLES = HERE / "samples.jsonl"
+CONTEXT = 256
+WINDOW = 64
+MAX_NEW_TOKENS = 96
+
+# Strategy -> settings. Vanilla fills one position a step, as masked diffusion does by default.
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "vanilla": {},
+    "d2f": {},
+    "lopa": {"lookahead": 4},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy over all problems."""
+
+    strategy: str
+    correct: int
+    results: tuple[Result, ...]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        tokens = sum(result.useful_tokens for result in self.results)
+        steps = sum(result.steps for result in self.results)
+        rows = sum(result.rows for result in self.results)
+        seconds = sum(result.seconds for result in self.results)
+        return (
+            self.strategy,
+            f"{self.correct}/{len(self.results)}",
+            str(steps),
+            f"{tokens / steps:.2f}",
+            f"{rows / tokens:.0f}",
+            f"{tokens / seconds:.0f}",
+        )
+
+
+HEAD = ("strategy", "correct", "steps", "TPF", "rows/token", "tokens/s")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build, decode, print."""
+    from ...export.model_folder import export_model
+    from ...graphs.bundle import build_bundle
+    from ...graphs.instances import plan_instances
+    from ...runtime.session import open_bundle
+    from .problem import read_problems
+
+    parser = argparse.ArgumentParser(description="Answer sample problems with the demo model.")
+    parser.add_argument("--problems", type=Path, default=SAMPLES, help="JSON lines of problems")
+    parser.add_argument("-o", "--output", type=Path, default=Path("demo-bundle"))
+    args = parser.parse_args(argv)
+    started = time.perf_counter()
+    model = args.output.with_name(f"{args.output.name}-model")
+    export_model(CHECKPOINT, model, force=True)
+    instances = plan_instances(4, [WINDOW], [CONTEXT], [CONTEXT])
+    build_bundle(model, args.output, instances, force=True)
+    print(f"built {args.output} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    session = open_bundle(args.output)
+    problems = list(read_problems(args.problems))
+    rows, answers = [], []
+    for strategy, settings in STRATEGIES.items():
+        results = [
+            session.generate(
+                problem.prompt, strategy=strategy, max_new_tokens=MAX_NEW_TOKENS, **settings
+            )
+            for problem in problems
+        ]
+        rows.append(_grade(strategy, problems, results))
+        answers = results
+    if len(problems) <= 8:
+        for problem, result in zip(problems, answers, strict=True):
+            print_report(
+                problem.task,
+                [("prompt", problem.prompt.splitlines()), ("answer", result.text.splitlines())],
+            )
+            print()
+    print("\n".join(columns([HEAD, *(row.cells for row in rows)])))
+    return 0
+
+
+def _grade(strategy: str, problems: Sequence[Problem], results: Sequence[Result]) -> Row:
+    from .problems import grade
+
+    correct = sum(
+        grade(problem, result.text) for problem, result in zip(problems, results, strict=True)
+    )
+    return Row(strategy, correct, tuple(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

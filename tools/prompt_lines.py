@@ -1,0 +1,105 @@
+"""Prompts of the command line: one text, or a file with one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..runtime.contract import LopaError
+
+STDIN = "-"
+LISTED_FAULTS = 8
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt, as text or as token ids, and where it came from (for messages)."""
+
+    id: Any
+    text: str | None
+    ids: tuple[int, ...] | None
+    where: str = ""
+
+
+class PromptLineError(LopaError):
+    """Prompts that cannot be decoded, each named with its file and line."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        more = len(faults) - LISTED_FAULTS
+        listed = [*faults[:LISTED_FAULTS], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(listed))
+
+
+def single_prompt(text: str) -> Prompt:
+    """The prompt given as a flag; ``-`` reads standard input."""
+    if text != STDIN:
+        return Prompt(1, text, None)
+    return Prompt(1, _read(STDIN).removesuffix("\n"), None, "<stdin>")
+
+
+def read_prompts(file: str) -> list[Prompt]:
+    """Read lines ``{"id": ..., "prompt": text}`` or ``{"id": ..., "prompt_ids": [...]}``.
+
+    Without an id the line number serves; other keys are ignored. Raises PromptLineError with every
+    bad line.
+    """
+    name = "<stdin>" if file == STDIN else file
+    prompts, faults = [], []
+    for number, line in enumerate(_read(file).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_prompt(line, number, f"{name}:{number}"))
+        except LopaError as error:
+            faults.append(str(error))
+    if faults:
+        raise PromptLineError(faults)
+    if not prompts:
+        raise LopaError(f'{name} has no prompts, expected lines like {{"id": 1, "prompt": "..."}}')
+    return prompts
+
+
+def check_prompts(
+    prompts: Sequence[Prompt], encode: Callable[[Prompt], list[int]]
+) -> list[list[int]]:
+    """Encode all prompts before the first is decoded; raises PromptLineError with every fault."""
+    encoded, faults = [], []
+    for prompt in prompts:
+        try:
+            encoded.append(encode(prompt))
+        except LopaError as error:
+            faults.append(f"{prompt.where}: {error}" if prompt.where else str(error))
+    if faults:
+        raise PromptLineError(faults)
+    return encoded
+
+
+def _prompt(line: str, number: int, where: str) -> Prompt:
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise LopaError(f"{where}: not valid JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(data, dict):
+        raise LopaError(f"{where}: {type(data).__name__}, expected an object")
+    text, ids = data.get("prompt"), data.get("prompt_ids")
+    if (text is None) == (ids is None):
+        raise LopaError(f"{where}: expected either prompt or prompt_ids, found keys {list(data)}")
+    if text is not None and not isinstance(text, str):
+        raise LopaError(f"{where}: prompt is {type(text).__name__}, expected text")
+    if ids is not None and not (isinstance(ids, list) and all(type(item) is int for item in ids)):
+        raise LopaError(f"{where}: prompt_ids is not a list of integers")
+    return Prompt(data.get("id", number), text, None if ids is None else tuple(ids), where)
+
+
+def _read(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LopaError(f"{file} is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise LopaError(f"cannot read prompts from {file}: {error.strerror}") from None

@@ -1,0 +1,55 @@
+"""Writes what every step of a decode did, one JSON line per step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..runtime.contract import LopaError
+from ..runtime.decoder import StepEvent
+
+Trace = Callable[[Any, StepEvent], None]
+
+
+@contextlib.contextmanager
+def open_trace(path: Path | None) -> Iterator[Trace]:
+    """Yield a function that writes one step of the prompt with the given id.
+
+    The file takes its name when all is written; an error leaves what was there before.
+    """
+    if path is None:
+        yield lambda prompt_id, event: None
+        return
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    except OSError as error:
+        raise LopaError(f"cannot write a trace to {path}: {error.strerror}") from None
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+
+            def write(prompt_id: Any, event: StepEvent) -> None:
+                file.write(json.dumps({"id": prompt_id, **step_record(event)}) + "\n")
+
+            yield write
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def step_record(event: StepEvent) -> dict[str, Any]:
+    """One step as plain data; `filled` has the extra token of a winning lookahead first."""
+    extra = [] if event.extra is None else [event.extra]
+    return {
+        "step": event.step,
+        "winner": event.winner,
+        "scores": list(event.scores),
+        "filled": [[position, token] for position, token in (*extra, *event.filled)],
+        "cached": event.cached,
+        "window": event.window,
+    }
