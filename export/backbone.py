@@ -161,7 +161,9 @@ class StepModule(nn.Module):
         tokenizer does not define are never candidates.
         """
         log_probs = torch.log_softmax(logits, -1)
-        entropy = -torch.sum(torch.exp(log_probs) * log_probs, -1)
+        # A row-wise dot product: the sum of p log p without another [R, V] tensor.
+        dot = torch.matmul(torch.exp(log_probs).unsqueeze(1), log_probs.unsqueeze(2))
+        entropy = -dot.reshape(-1)
         best, ids = torch.topk(log_probs + self.excluded(), self.spec.info.candidates, -1)
         return ids.to(torch.int32), best, entropy
 

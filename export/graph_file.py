@@ -12,7 +12,7 @@ import torch
 GRAPH_FILE = "step.onnx"
 WEIGHTS_FILE = "weights.data"
 ALIGNMENT = 4096  # page size: every tensor can be memory-mapped on its own
-EXTERNAL_BYTES = 1024  # smaller tensors (shape and axis constants) stay inside the graph file
+EXTERNAL_BYTES = 1024  # smaller tensors stay inside the graph file
 
 
 def write_graph(
@@ -25,7 +25,8 @@ def write_graph(
 ) -> list[str]:
     """Write `model` into `folder`; `read(name, dtype)` gives each parameter's data.
 
-    `progress` is called with bytes written and bytes in all. Returns the file names.
+    Shape and axis constants (int64) stay in the graph file whatever their size: parsers need their
+    values. `progress` is called with bytes written and bytes in all. Returns the file names.
     """
     offset = 0
     pieces: list[tuple[str, ir.TensorProtocol]] = []
@@ -34,7 +35,7 @@ def write_graph(
         assert tensor is not None
         if name in parameters:
             assert tuple(tensor.shape.numpy()) == parameters[name], name
-        elif tensor.nbytes < external_bytes:
+        elif tensor.nbytes < external_bytes or tensor.dtype is ir.DataType.INT64:
             continue
         offset = -(-offset // ALIGNMENT) * ALIGNMENT
         pieces.append((name, tensor))

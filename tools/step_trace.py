@@ -43,13 +43,17 @@ def open_trace(path: Path | None) -> Iterator[Trace]:
 
 
 def step_record(event: StepEvent) -> dict[str, Any]:
-    """One step as plain data; `filled` has the extra token of a winning lookahead first."""
-    extra = [] if event.extra is None else [event.extra]
+    """One step as plain data.
+
+    `extra` is the token by which a winning lookahead had run ahead (null for the anchor); `filled`
+    is what the step set beside it, by position.
+    """
     return {
         "step": event.step,
         "winner": event.winner,
         "scores": list(event.scores),
-        "filled": [[position, token] for position, token in (*extra, *event.filled)],
+        "extra": None if event.extra is None else list(event.extra),
+        "filled": [[position, token] for position, token in event.filled],
         "cached": event.cached,
         "window": event.window,
     }

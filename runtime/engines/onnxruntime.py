@@ -169,7 +169,13 @@ class OnnxRuntimeEngine:
         if self._provider == "cuda":
             settings = {"enable_cuda_graph": "1" if graphs else "0", "device_id": "0"}
             provider = ("CUDAExecutionProvider", settings)
-        session = self._ort.InferenceSession(str(path), options, providers=[provider])
+        options.enable_mem_pattern = self._resident  # patterns of many shapes only hold memory
+        try:
+            session = self._ort.InferenceSession(str(path), options, providers=[provider])
+        except Exception as error:  # the library raises its own undocumented classes
+            raise LopaError(
+                f"onnxruntime {self._ort.__version__} cannot load {path}: {error}; build it again"
+            ) from error
         if self._provider == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
             raise LopaError(
                 "onnxruntime could not start its CUDA provider (no usable GPU or driver); "

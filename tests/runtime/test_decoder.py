@@ -43,7 +43,7 @@ def _branches(rng: np.random.Generator, count: int) -> list[Branch]:
 def _score(
     engine: OnnxRuntimeEngine, branches: list[Branch], window: Window
 ) -> list[tuple[float, list[int], list[float]]]:
-    """Score, tokens and probabilities of every branch, evaluated in one step."""
+    """Score, tokens (-1 = near-tie) and probabilities of every branch, from one step."""
     plans = plan_head_rows(branches, window, shift=1)
     rows = flat_head_rows(plans, WIDTH)
     shape = engine.shape_for(Instance(len(branches), WIDTH, 1, max(len(rows), 1)))
@@ -56,7 +56,7 @@ def _score(
     saved = HeadRow(outputs.token_ids[0], outputs.log_probs[0], 0.0)
     found = []
     for branch, plan in zip(branches, plans, strict=True):
-        predicted = Sampler().predict(
+        predicted = Sampler(measure="margin").predict(
             plan.positions[: plan.masks],
             outputs,
             plan.rows[: plan.masks],
@@ -64,7 +64,8 @@ def _score(
             np.random.default_rng(0),
         )
         score = SCORE(branch, predicted, 320)
-        found.append((score, predicted.token_ids.tolist(), predicted.probability.tolist()))
+        tokens = np.where(predicted.confidence > 1e-4, predicted.token_ids, -1)
+        found.append((score, tokens.tolist(), predicted.probability.tolist()))
     return found
 
 

@@ -149,7 +149,7 @@ def test_mask_tokens_of_the_prompt_stay(session: Session, name: str) -> None:
 
 def test_a_block_that_does_not_fit_limits_the_result_or_is_an_error(session: Session) -> None:
     """96 slots hold the prompt and 7 blocks; the window of 48 rows is no limit here."""
-    settings = {"strategy": "d2f", "max_new_tokens": 160}
+    settings: dict[str, Any] = {"strategy": "d2f", "max_new_tokens": 160}
     result = session.generate(prompt_ids=[7] * 40, **settings)
     assert result.limited
     assert result.tokens == 56

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from .evaluate import load_average
 from .model import DreamNetwork, Shape
+from .objective import BLOCK
 from .problem import Problem, write_problems
 from .problems import TASKS, generate
 from .tokenizer import save_tokenizer, write_json
@@ -32,6 +33,7 @@ def model_config(shape: Shape, tokenizer: Tokenizer) -> dict[str, Any]:
             "AutoConfig": "configuration_dream.DreamConfig",
             "AutoModel": "modeling_dream.DreamModel",
         },
+        "block_size": BLOCK,
         "bos_token_id": end,
         "eos_token_id": end,
         "full_attn_mask": True,

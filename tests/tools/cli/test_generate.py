@@ -82,7 +82,7 @@ def test_trace_tells_how_every_token_came(
     shown = lopa(*command, "--trace", trace)
     steps = read_lines(trace.read_text(encoding="utf-8"))
     assert all(
-        set(step) == {"id", "step", "winner", "scores", "filled", "cached", "window"}
+        set(step) == {"id", "step", "winner", "scores", "extra", "filled", "cached", "window"}
         for step in steps
     )
     for result in read_lines(shown.out):
@@ -90,10 +90,12 @@ def test_trace_tells_how_every_token_came(
         assert [step["step"] for step in own] == list(range(1, result["steps"] + 1))
         assert sum(len(step["scores"]) for step in own) == result["forwards"]
         assert all(step["winner"] < len(step["scores"]) for step in own)
-        filled = dict(tuple(pair) for step in own for pair in step["filled"])
+        pairs = [pair for step in own for pair in step["filled"]]
+        pairs += [step["extra"] for step in own if step["extra"] is not None]
+        filled = dict(tuple(pair) for pair in pairs)
         start = min(filled)
         assert [filled[start + i] for i in range(result["tokens"])] == result["token_ids"]
-        assert sum(len(step["filled"]) for step in own) == result["tokens"]
+        assert len(pairs) == result["tokens"]
         assert own[0]["cached"] == 0
         assert own[-1]["cached"] > 0
     assert any(step["winner"] != len(step["scores"]) - 1 for step in steps)

@@ -1,0 +1,71 @@
+"""The device path (resident buffers, static instances, commit graph) must decode the same tokens.
+
+It runs on the CPU here; the CUDA provider takes the same path and is tested where a GPU is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from lopa.runtime.contract import LopaError
+from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.manifest import read_bundle
+from lopa.runtime.session import Session, open_bundle
+
+PROMPT = [5, 17, 42, 8, 99, 3]
+SETTINGS = {"block_size": 8, "max_new_tokens": 32, "confidence": 0.2}
+
+
+def resident_session(folder: Path, provider: str = "cpu") -> Session:
+    manifest = read_bundle(folder)
+    engine = OnnxRuntimeEngine(folder, manifest, provider, threads=1, resident=True)
+    return Session(folder, manifest, engine)
+
+
+@pytest.mark.parametrize("strategy", ["vanilla", "d2f", "lopa"])
+def test_resident_engine_decodes_the_same_tokens(tiny_bundle: Path, strategy: str) -> None:
+    exact = open_bundle(tiny_bundle, threads=1)
+    resident = resident_session(tiny_bundle)
+    for prompt in (PROMPT, PROMPT[:2]):  # a second prompt starts from an empty cache
+        expected = exact.generate(prompt_ids=prompt, strategy=strategy, **SETTINGS)
+        found = resident.generate(prompt_ids=prompt, strategy=strategy, **SETTINGS)
+        assert found.token_ids == expected.token_ids
+        assert found.steps == expected.steps
+        assert found.rows >= expected.rows  # static instances are padded
+
+
+def test_resident_engine_runs_static_instances_only(tiny_bundle: Path) -> None:
+    session = resident_session(tiny_bundle)
+    shapes = {e.shape for e in session.stream(prompt_ids=PROMPT, strategy="lopa", **SETTINGS)}
+    assert shapes <= set(session.manifest.instances)
+
+
+def test_addresses_stay_fixed_per_instance(tiny_bundle: Path) -> None:
+    session = resident_session(tiny_bundle)
+    engine = session.engine
+    shape = session.manifest.instances[0]
+    first = engine.inputs(shape)
+    session.generate(prompt_ids=PROMPT, **SETTINGS)
+    engine.reset()
+    again = engine.inputs(shape)
+    assert again.input_ids.ctypes.data == first.input_ids.ctypes.data
+    assert np.shares_memory(again.isolation_mask, first.isolation_mask)
+
+
+def test_cuda_without_a_gpu_says_what_to_install(tiny_bundle: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has the CUDA provider")
+    with pytest.raises(LopaError, match=r"needs onnxruntime-gpu and an NVIDIA GPU.*lopa\[cuda\]"):
+        open_bundle(tiny_bundle, provider="cuda")
+
+
+def test_cuda_decodes_the_same_tokens(tiny_bundle: Path) -> None:
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("needs onnxruntime-gpu and an NVIDIA GPU")
+    expected = open_bundle(tiny_bundle).generate(prompt_ids=PROMPT, **SETTINGS)
+    cuda = open_bundle(tiny_bundle, provider="cuda")
+    for _ in range(3):  # the first runs warm up and capture, later ones replay
+        assert cuda.generate(prompt_ids=PROMPT, **SETTINGS).token_ids == expected.token_ids
