@@ -223,9 +223,7 @@ def _print(
         ),
         (
             "memory",
-            [
-                f"weights once plus cache: {size_text(floor)}; peak is that of the whole process"
-            ],
+            [f"weights once plus cache: {size_text(floor)}; peak is that of the whole process"],
         ),
         (
             "time",

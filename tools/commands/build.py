@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window",
         metavar="W,...",
         type=positives,
-        default=(64,),
-        help="window tokens of a branch (default 64)",
+        help="window tokens of a branch; what does not fit waits (default: the largest context, as "
+        "onnxruntime runs the exact shape of a step)",
     )
     parser.add_argument(
         "--prefill",
@@ -146,7 +146,8 @@ def _instances(args: argparse.Namespace, plan: SourcePlan) -> tuple[Instance, ..
             f"context {max(contexts)} is longer than the model's {positions} positions; "
             f"choose --context {positions} or less"
         )
-    return plan_instances(args.lookahead, args.window, args.prefill or (max(contexts),), contexts)
+    longest = (max(contexts),)
+    return plan_instances(args.lookahead, args.window or longest, args.prefill or longest, contexts)
 
 
 @contextlib.contextmanager

@@ -39,9 +39,8 @@ def test_build_of_a_checkpoint_exports_it_first(
     manifest = read_bundle(out)
     verify_files(out, manifest.files)
     assert [item.name for item in manifest.instances] == [
-        "b1-w64-c1024-r64",
-        "b5-w64-c1024-r320",
         "b1-w1024-c1024-r1024",
+        "b5-w1024-c1024-r5120",
     ]
     assert (manifest.graph.precision, manifest.model.candidates) == ("fp32", 4)
     assert names(out.parent) == ["bundle"]
@@ -50,7 +49,7 @@ def test_build_of_a_checkpoint_exports_it_first(
     assert summary["files"] == {name: file.bytes for name, file in manifest.files.items()}
     assert summary["bytes"] == sum(summary["files"].values())
     assert summary["engine_versions"] == manifest.engine.versions
-    assert summary["instances"][1] == {"branches": 5, "window": 64, "context": 1024, "rows": 320}
+    assert summary["instances"][1] == {"branches": 5, "window": 1024, "context": 1024, "rows": 5120}
     assert summary["seconds"] > 0
 
 
@@ -102,7 +101,7 @@ def test_dry_run_writes_nothing(lopa: Lopa, tiny_checkpoint: Path, tmp_path: Pat
         f"adapter {adapter}",
         "Dream (dream family), 2 layers, hidden 64",
         "fp16",
-        "b5-w64-c1024-r320",
+        "b5-w1024-c1024-r5120",
         "weights.data",
         "about ",
     ):
