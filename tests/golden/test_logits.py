@@ -74,11 +74,10 @@ def test_four_calls_sharing_a_cache(golden: Path, open_golden: OpenGolden, file:
             if written:
                 engine.commit(np.arange(written), np.arange(cached, cached + written))
                 cached += written
-            for cache, kind in (("cache_keys", "k"), ("cache_values", "v")):
+            for held, kind in zip(engine.cache(), "kv", strict=True):
                 if f"{call}_cache_{kind}" in case:
                     expected = case[f"{call}_cache_{kind}"][:, 0]
-                    held = engine._caches[cache][:, :, :cached]
-                    gap.add(f"{name}.{call}_cache_{kind}", held, expected)
+                    gap.add(f"{name}.{call}_cache_{kind}", held[:, :, :cached], expected)
     gap.check()
 
 

@@ -61,13 +61,13 @@ def run_step(
     inputs.head_rows[: len(rows)] = flat[rows]
     inputs.temperature[:] = temperature
     outputs = engine.run(shape)
-    host = engine._bound[shape].host
+    keys, values = engine.window()
     return Step(
         outputs.token_ids[: len(rows)].copy(),
         outputs.log_probs[: len(rows)].copy(),
         outputs.entropy[: len(rows)].copy(),
-        host["window_keys"][:, :, flat].copy(),
-        host["window_values"][:, :, flat].copy(),
+        keys[:, :, flat].copy(),
+        values[:, :, flat].copy(),
     )
 
 
@@ -89,7 +89,7 @@ def by_branch(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def cache(engine: OnnxRuntimeEngine, slots: int) -> tuple[Floats, Floats]:
     """Copy the first `slots` cache slots: keys and values [L, H, slots, D]."""
-    keys, values = (engine._caches[name] for name in ("cache_keys", "cache_values"))
+    keys, values = engine.cache()
     return keys[:, :, :slots].copy(), values[:, :, :slots].copy()
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import ContractError, Instance
-from lopa.runtime.engines.onnxruntime import COMMIT_FILE, OnnxRuntimeEngine, as_span
+from lopa.runtime.engines.onnxruntime import COMMIT_FILE, OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime_buffers import as_span
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE
 from .dense_model import DenseModel
@@ -116,7 +117,7 @@ def test_device_commit_graph_equals_the_host_commit(
     rng = np.random.default_rng(seed)
     engine.reset()
     step = run_step(engine, rng.integers(0, TOKENIZER_SIZE, (2, 12)), np.arange(12), _full(24))
-    slots_in_use = engine._context
+    slots_in_use = engine.cache()[0].shape[2]
     before = cache(engine, slots_in_use)
     rows = rng.permutation(24)[:count]
     slots = rng.permutation(slots_in_use)[:count]
@@ -154,20 +155,20 @@ def test_the_cache_grows_without_losing_slots(tiny_bundle: Path) -> None:
     engine = open_engine(tiny_bundle)
     step = run_step(engine, np.arange(20)[None], np.arange(20), _full(20), np.zeros(1, np.bool_))
     engine.commit(np.arange(20), np.arange(20))
-    assert engine._context == 64
+    assert engine.cache()[0].shape[2] == 64
     run_step(engine, np.arange(4)[None], np.arange(4), _full(4), np.zeros(70, np.bool_))
-    assert engine._context == 96
+    assert engine.cache()[0].shape[2] == 96
     assert np.array_equal(cache(engine, 20)[0], step.keys)
     assert np.isfinite(cache(engine, 96)[0]).all()
 
 
 def test_commit_needs_a_run(tiny_bundle: Path) -> None:
     engine = open_engine(tiny_bundle)
-    with pytest.raises(ContractError, match="commit before the first run"):
+    with pytest.raises(ContractError, match="no step has run since the last reset"):
         engine.commit(np.array([0]), np.array([0]))
     run_step(engine, np.arange(4)[None], np.arange(4), _full(4))
     engine.reset()
-    with pytest.raises(ContractError, match="commit before the first run"):
+    with pytest.raises(ContractError, match="no step has run since the last reset"):
         engine.commit(np.array([0]), np.array([0]))
 
 

@@ -82,8 +82,8 @@ def write_random_checkpoint(folder: Path, spec: RandomSpec, seed: int = 0) -> Pa
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:
-        values: torch.Tensor = torch.randn(rows, columns, generator=generator)
-        return values * (gain * columns**-0.5)
+        scale: float = gain * columns**-0.5
+        return torch.randn(rows, columns, generator=generator) * scale
 
     hidden, kv = spec.hidden, spec.kv_heads * spec.head_dim
     tensors = {"model.embed_tokens.weight": matrix(spec.vocab, hidden, hidden**0.5)}

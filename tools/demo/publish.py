@@ -81,6 +81,7 @@ def write_checkpoint(net: DreamNetwork, tokenizer: Tokenizer, folder: Path) -> N
     write_json(partial / "generation_config.json", generation)
     tensors = {name: tensor.contiguous() for name, tensor in net.state_dict().items()}
     save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    (partial / "model.safetensors").chmod(0o644)
     if folder.exists():
         folder.replace(old)
     partial.replace(folder)

@@ -1,11 +1,9 @@
-"""The device path (resident buffers, static instances, commit graph) must decode the same tokens.
-
-It runs on the CPU here; the CUDA provider takes the same path and is tested where a GPU is.
-"""
+"""Rules of the device path, and the CUDA provider where there is a GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -16,25 +14,13 @@ from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session, open_bundle
 
 PROMPT = [5, 17, 42, 8, 99, 3]
-SETTINGS = {"block_size": 8, "max_new_tokens": 32, "confidence": 0.2}
+SETTINGS: dict[str, Any] = {"block_size": 8, "max_new_tokens": 32, "confidence": 0.2}
 
 
 def resident_session(folder: Path, provider: str = "cpu") -> Session:
     manifest = read_bundle(folder)
     engine = OnnxRuntimeEngine(folder, manifest, provider, threads=1, resident=True)
     return Session(folder, manifest, engine)
-
-
-@pytest.mark.parametrize("strategy", ["vanilla", "d2f", "lopa"])
-def test_resident_engine_decodes_the_same_tokens(tiny_bundle: Path, strategy: str) -> None:
-    exact = open_bundle(tiny_bundle, threads=1)
-    resident = resident_session(tiny_bundle)
-    for prompt in (PROMPT, PROMPT[:2]):  # a second prompt starts from an empty cache
-        expected = exact.generate(prompt_ids=prompt, strategy=strategy, **SETTINGS)
-        found = resident.generate(prompt_ids=prompt, strategy=strategy, **SETTINGS)
-        assert found.token_ids == expected.token_ids
-        assert found.steps == expected.steps
-        assert found.rows >= expected.rows  # static instances are padded
 
 
 def test_resident_engine_runs_static_instances_only(tiny_bundle: Path) -> None:
