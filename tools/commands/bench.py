@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--random", metavar="SPEC", help="measure a random model, for example d768,l12,v32k"
     )
     parser.add_argument(
-        "--prompts", metavar="FILE", help="JSON lines as for lopa generate; default: random ids"
+        "--prompts",
+        metavar="FILE",
+        help="JSON lines as for lopa generate; default: held-out problems for the demo model, "
+        "random ids for any other",
     )
     parser.add_argument("--prompt-count", type=positive, default=4, help="prompts used (default 4)")
     parser.add_argument("--repeats", type=positive, default=3, help="runs of each (default 3)")
@@ -109,7 +112,12 @@ def _checkpoint(args: argparse.Namespace, folder: Path) -> tuple[Path, str]:
 
 
 def _prompts(args: argparse.Namespace, bundle: Path, manifest: BundleManifest) -> list[list[int]]:
-    if args.prompts is None:
+    file = args.prompts
+    if file is None and args.checkpoint is None and args.random is None:
+        from ..demo.run import HELD_OUT
+
+        file = str(HELD_OUT)
+    if file is None:
         import numpy as np
 
         generator = np.random.default_rng(0)
@@ -122,7 +130,8 @@ def _prompts(args: argparse.Namespace, bundle: Path, manifest: BundleManifest) -
     from ..prompt_lines import read_prompts
 
     codec = TextCodec(bundle, manifest.model.stop_token_ids)
-    chosen = read_prompts(args.prompts)[: args.prompt_count]
+    prompts = read_prompts(file)
+    chosen = prompts[:: max(1, len(prompts) // args.prompt_count)][: args.prompt_count]
     return [
         list(item.ids) if item.ids is not None else codec.encode(item.text or "", raw=False)
         for item in chosen

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 CHECKPOINT = HERE / "checkpoint"
-SAMPLES = HERE / "samples.jsonl"
+SAMPLES = HERE / "samples.jsonl"  # one problem per task
+HELD_OUT = HERE / "heldout.jsonl"  # 25 per task
 CONTEXT = 256
 WINDOW = 64
 MAX_NEW_TOKENS = 96
