@@ -144,15 +144,12 @@ class StepModule(nn.Module):
         return torch.cos(angles).to(self.dtype), torch.sin(angles).to(self.dtype)
 
     def logits(self, x: Tensor, temperature: Tensor) -> Tensor:
-        """Vocabulary head on rows [R, d]: float32 logits [R, V] divided by the temperature.
-
-        The division is done on the narrow side of the head: it is linear.
-        """
-        normed = rms_norm(x, self.final_norm, self.spec.rms_norm_eps) / temperature
-        normed = normed.to(self.dtype)
-        if self.head is None:
-            return nn.functional.linear(normed, self.embed).float()
-        return (normed @ self.head).float()
+        """Vocabulary head on rows [R, d]: float32 logits [R, V] divided by the temperature."""
+        normed = rms_norm(x, self.final_norm, self.spec.rms_norm_eps).to(self.dtype)
+        product = (
+            nn.functional.linear(normed, self.embed) if self.head is None else normed @ self.head
+        )
+        return product.float() / temperature
 
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top-K tokens, their log-probabilities and the entropy (nats) of logits [R, V].

@@ -41,7 +41,7 @@ def export_model(
     """
     if precision not in TORCH_DTYPES:
         raise LopaError(f"precision is {precision!r}, export offers {sorted(TORCH_DTYPES)}")
-    check_output(out, force)
+    check_output(out, force, checkpoint, *([] if adapter is None else [adapter]))
     progress("reading", 0, 1)
     source = open_source(checkpoint, adapter, candidates)
     info = source.spec.info

@@ -78,8 +78,6 @@ def trace(spec: DecoderSpec, precision: str) -> ir.Model:
     model = program.model
     lost = parameter_shapes(spec).keys() - model.graph.initializers.keys()
     assert not lost, f"the exporter folded parameters away: {sorted(lost)}"
-    if spec.tied_head:
-        _fold_tied_head(model)
     _name_dimensions(model)
     model.producer_name, model.producer_version = "lopa", None
     model.metadata_props.clear()
@@ -109,23 +107,6 @@ def _name_dimensions(model: ir.Model) -> None:
             value.metadata_props.clear()
             if id(value) not in kept:
                 value.shape = value.type = None
-
-
-def _fold_tied_head(model: ir.Model) -> None:
-    """Replace MatMul(x, Transpose(embed)) by Gemm(transB=1), so that no copy of embed is folded."""
-    embed = model.graph.initializers["embed"]
-    for use in list(embed.uses()):
-        if use.node.op_type != "Transpose":
-            continue
-        for product in list(use.node.outputs[0].uses()):
-            node = product.node
-            gemm = ir.node(
-                "Gemm", [node.inputs[0], embed], attributes={"transB": 1}, name=node.name
-            )
-            ir.convenience.replace_nodes_and_values(
-                model.graph, node, [node], [gemm], node.outputs, gemm.outputs
-            )
-        model.graph.remove(use.node, safe=True)
 
 
 def _fill_with_placeholders(module: torch.nn.Module) -> None:

@@ -41,7 +41,7 @@ def build_bundle(
     The model's files are checked against `model.json` and the graph is linted first. Raises
     LopaError; `out` is then as it was before.
     """
-    check_output(out, force)
+    check_output(out, force, model_folder)
     model = read_model(model_folder)
     verify_files(model_folder, model.files)
     longest = max(instance.context for instance in instances)

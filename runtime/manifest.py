@@ -144,7 +144,11 @@ class BundleManifest:
             for index, instance in enumerate(self.instances)
             for fault in instance.faults()
         ]
-        return found if self.instances else ["instances is empty, expected at least one"]
+        if not self.instances:
+            found.append("instances is empty, expected at least one")
+        if self.graph.file not in self.files:
+            found.append(f"graph.file {self.graph.file} is not listed in files")
+        return found
 
     @property
     def model_dtype(self) -> str:

@@ -12,8 +12,14 @@ from pathlib import Path
 from .contract import LopaError
 
 
-def check_output(out: Path, force: bool) -> None:
-    """Raise LopaError when `out` may not be written: not empty without `force`, or a file."""
+def check_output(out: Path, force: bool, *sources: Path) -> None:
+    """Raise LopaError when `out` may not be written.
+
+    That is: it is a file, not empty without `force`, or holds one of the `sources`.
+    """
+    for source in sources:
+        if source.resolve().is_relative_to(out.resolve()):
+            raise LopaError(f"output {out} would replace its own source {source}; choose another")
     if out.is_dir() and any(out.iterdir()) and not force:
         raise LopaError(f"output folder {out} is not empty; choose another or add --force")
     if out.exists() and not out.is_dir():

@@ -74,7 +74,7 @@ def plan_checkpoint(
     from ..export.spec import parameter_shapes
     from ..export.tokenizer_files import COPIED_FILES, TOKENIZER_FILE
 
-    check_output(out, force)
+    check_output(out, force, folder, *([] if adapter is None else [adapter]))
     source = open_source(folder, adapter, candidates)
     numbers = sum(math.prod(shape) for shape in parameter_shapes(source.spec).values())
     names = [name for name in (TOKENIZER_FILE, *COPIED_FILES) if (folder / name).is_file()]
@@ -111,7 +111,7 @@ def plan_source(
             out,
             force,
         )
-    check_output(out, force)
+    check_output(out, force, folder)
     manifest = read_model(folder)
     made = {"precision": manifest.graph.precision, "candidates": manifest.model.candidates}
     asked = {"precision": precision, "candidates": candidates}

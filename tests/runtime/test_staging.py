@@ -140,3 +140,12 @@ def test_a_killed_build_leaves_no_half_folder(tmp_path: Path, old: bool) -> None
     assert not old or contents(out) == {"old": "whole"}
     left = [path for path in tmp_path.iterdir() if path != out]
     assert all(path.name.startswith(".bundle.") and path.suffix == ".partial" for path in left)
+
+
+def test_an_output_never_replaces_its_own_source(tmp_path: Path) -> None:
+    source = tmp_path / "models" / "one"
+    source.mkdir(parents=True)
+    for out in (source, tmp_path / "models"):
+        with pytest.raises(LopaError, match="would replace its own source"):
+            check_output(out, True, source)
+    check_output(source / "bundle", True, source)
