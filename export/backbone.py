@@ -10,41 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .experts import Experts
+from .layers import Projection, rms_norm, rotate, silu
 from .spec import DecoderSpec
 
 # exp(-1e9 - max) is exactly 0 in float32 and, unlike -inf, survives every target's arithmetic.
 MASKED = -1e9
 
 
-class Projection(nn.Module):
-    """y = x @ weight (+ bias), weight [in, out]."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Project rows [N, in] to [N, out]."""
-        y = x @ self.weight
-        return y if self.bias is None else y + self.bias
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis of a float32 tensor."""
-    return x / torch.sqrt(torch.mean(torch.pow(x, 2), -1, keepdim=True) + eps) * weight
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to [N, H, D]; cos and sin are [N, 1, D / 2] (half-split layout)."""
-    first, second = torch.chunk(x, 2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
 class DecoderLayer(nn.Module):
-    """Pre-norm attention over cache and window, then a SwiGLU MLP."""
+    """Pre-norm attention over cache and window, then a SwiGLU MLP or routed experts."""
 
-    def __init__(self, spec: DecoderSpec, dtype: torch.dtype) -> None:
+    def __init__(self, spec: DecoderSpec, layer: int, dtype: torch.dtype) -> None:
         super().__init__()
         info = spec.info
         self.kv_heads, self.head_dim = info.kv_heads, info.head_dim
@@ -56,11 +33,17 @@ class DecoderLayer(nn.Module):
         self.query = Projection(hidden, query, spec.qkv_bias, dtype)
         self.key = Projection(hidden, kv, spec.qkv_bias, dtype)
         self.value = Projection(hidden, kv, spec.qkv_bias, dtype)
-        self.output = Projection(query, hidden, False, dtype)
+        self.query_norm = nn.Parameter(torch.empty(info.head_dim)) if spec.qk_norm else None
+        self.key_norm = nn.Parameter(torch.empty(info.head_dim)) if spec.qk_norm else None
+        self.output = Projection(query, hidden, spec.output_bias, dtype)
         self.mlp_norm = nn.Parameter(torch.empty(hidden))
-        self.gate = Projection(hidden, info.intermediate_size, False, dtype)
-        self.up = Projection(hidden, info.intermediate_size, False, dtype)
-        self.down = Projection(info.intermediate_size, hidden, False, dtype)
+        self.experts: Experts | None = None
+        if spec.moe is not None and spec.is_sparse(layer):
+            self.experts = Experts(spec.moe, hidden, dtype)
+        else:
+            self.gate = Projection(hidden, info.intermediate_size, spec.mlp_bias, dtype)
+            self.up = Projection(hidden, info.intermediate_size, spec.mlp_bias, dtype)
+            self.down = Projection(info.intermediate_size, hidden, spec.mlp_bias, dtype)
         self.dtype = dtype
 
     def forward(
@@ -73,6 +56,9 @@ class DecoderLayer(nn.Module):
         normed = rms_norm(x, self.attention_norm, self.eps).to(self.dtype)
         query = self.query(normed).reshape(-1, self.kv_heads * self.groups, self.head_dim)
         key = self.key(normed).reshape(-1, self.kv_heads, self.head_dim)
+        if self.query_norm is not None and self.key_norm is not None:
+            query = rms_norm(query.float(), self.query_norm, self.eps).to(self.dtype)
+            key = rms_norm(key.float(), self.key_norm, self.eps).to(self.dtype)
         value = self.value(normed).reshape(-1, self.kv_heads, self.head_dim).permute(1, 0, 2)
         key = rotate(key, cos, sin).permute(1, 0, 2)
         query = rotate(query, cos, sin) * self.head_dim**-0.5
@@ -83,10 +69,16 @@ class DecoderLayer(nn.Module):
         weights = torch.softmax(scores, -1).to(self.dtype)
         mixed = torch.matmul(weights, all_values).permute(2, 0, 1, 3)
         x = x + self.output(mixed.reshape(-1, self.kv_heads * self.groups * self.head_dim)).float()
-        normed = rms_norm(x, self.mlp_norm, self.eps).to(self.dtype)
-        gate = self.gate(normed)
-        x = x + self.down(gate * torch.sigmoid(gate) * self.up(normed)).float()
-        return x, key, value
+        return x + self.mlp(rms_norm(x, self.mlp_norm, self.eps)), key, value
+
+    def mlp(self, normed: Tensor) -> Tensor:
+        """Run the MLP or the experts on float32 rows [N, d]."""
+        if self.experts is not None:
+            mixed: Tensor = self.experts(normed)
+            return mixed
+        normed = normed.to(self.dtype)
+        down: Tensor = self.down(silu(self.gate(normed)) * self.up(normed))
+        return down.float()
 
 
 class StepModule(nn.Module):
@@ -97,13 +89,16 @@ class StepModule(nn.Module):
         info = spec.info
         self.spec, self.dtype = spec, dtype
         self.embed = nn.Parameter(torch.empty(info.vocab_size, info.hidden_size, dtype=dtype))
-        self.layers = nn.ModuleList(DecoderLayer(spec, dtype) for _ in range(info.layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, layer, dtype) for layer in range(info.layers)
+        )
         self.final_norm = nn.Parameter(torch.empty(info.hidden_size))
         self.head = (
             None
             if spec.tied_head
             else nn.Parameter(torch.empty(info.hidden_size, info.vocab_size, dtype=dtype))
         )
+        self.head_bias = nn.Parameter(torch.empty(info.vocab_size)) if spec.head_bias else None
 
     def forward(
         self,
@@ -136,8 +131,8 @@ class StepModule(nn.Module):
         )
 
     def angles(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [N, 1, D / 2] of the rotary angles, computed in float32."""
-        dim = self.spec.info.head_dim
+        """Cosines and sines [N, 1, R / 2] of the rotary angles, computed in float32."""
+        dim = self.spec.rotary_dim or self.spec.info.head_dim
         exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
         frequencies = (self.spec.rope_theta**-exponents).to(torch.float32)
         angles = position_ids.reshape(-1, 1, 1).float() * frequencies

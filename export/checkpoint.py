@@ -130,11 +130,18 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     return data
 
 
-def read_tensor(record: TensorRecord) -> torch.Tensor:
-    """Return a tensor in its stored dtype; only its own pages of the file are read."""
+def read_tensor(record: TensorRecord, rows: tuple[int, int] | None = None) -> torch.Tensor:
+    """Return a tensor, or its rows [start, stop), in its stored dtype.
+
+    Only its own pages of the file are read.
+    """
     # Opened per read: a handle kept open would keep every page read so far mapped.
     with safe_open(record.file, framework="pt") as file:
-        tensor: torch.Tensor = file.get_tensor(record.name)
+        tensor: torch.Tensor = (
+            file.get_tensor(record.name)
+            if rows is None
+            else file.get_slice(record.name)[rows[0] : rows[1]]
+        )
         return tensor
 
 

@@ -60,7 +60,7 @@ def open_source(
     config = (
         checkpoint.config if checkpoint else collect([], lambda: read_json(folder / CONFIG_FILE))
     )
-    family = family_for(config) if config is not None else None
+    family = family_for(config, folder) if config is not None else None
     tokenizer = collect(faults, lambda: read_tokenizer(folder))
     spec = None
     if config is not None and family is not None and tokenizer is not None:

@@ -9,7 +9,7 @@ import torch
 
 from .adapter import Adapter, BaseModel, LoraUpdate
 from .checkpoint import Checkpoint, CheckpointError, TensorRecord, listed, read_tensor
-from .families.family import Family
+from .families.family import Family, Source, SourceTensor
 from .spec import DecoderSpec, parameter_shapes
 
 # Buffers old exporters stored; they follow from the config.
@@ -17,12 +17,41 @@ HARMLESS_SUFFIXES = ("rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True)
-class WeightSource:
-    """How one canonical weight is made: a stored tensor, maybe transposed, maybe updated."""
+class WeightPart:
+    """One stored tensor of a canonical weight: rows of it, maybe transposed, maybe updated."""
 
     record: TensorRecord
     transposed: bool
+    rows: tuple[int, int] | None
     update: LoraUpdate | None
+
+    def read_into(self, out: torch.Tensor) -> None:
+        """Fill `out`, in canonical orientation and its own dtype; LoRA is merged in float32."""
+        tensor = read_tensor(self.record, self.rows)
+        if self.transposed:
+            tensor = tensor.t()
+        if self.update is not None:
+            # (B A)^T = A^T B^T: canonical matrices are the transpose of the stored ones.
+            factor_a = read_tensor(self.update.factor_a).float().t()
+            factor_b = read_tensor(self.update.factor_b, self.rows).float().t()
+            tensor = torch.addmm(tensor.float(), factor_a, factor_b, alpha=self.update.scale)
+        out.copy_(tensor)  # converts as it transposes
+        if not all(torch.isfinite(bound) for bound in torch.aminmax(out)):
+            raise CheckpointError(
+                self.record.file.parent,
+                [
+                    f"{self.record.name} has NaN or infinite values as {out.dtype}; use a higher "
+                    "precision if it overflows, else download the checkpoint again"
+                ],
+            )
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """How one canonical weight is made: parts of one shape, side by side along `axis`."""
+
+    parts: tuple[WeightPart, ...]
+    axis: int = 0
 
 
 class Weights(Mapping[str, WeightSource]):
@@ -35,16 +64,20 @@ class Weights(Mapping[str, WeightSource]):
         updates = adapter.updates if adapter else {}
         replacements = adapter.replacements if adapter else {}
         names = family.tensor_names(spec)
+        embed = _only(names["embed"]).name
         self.shapes = parameter_shapes(spec)
-        self._sources = {}
-        for canonical in self.shapes:
-            source = names[canonical]
+
+        def part(source: SourceTensor) -> WeightPart:
             stored = replacements.get(source.name) or checkpoint.tensors.get(source.name)
             if stored is None:  # a head untied by the adapter starts from the embedding
-                stored = checkpoint.tensors[names["embed"].name]
-            self._sources[canonical] = WeightSource(
-                stored, source.transposed, updates.get(source.name)
-            )
+                stored = checkpoint.tensors[embed]
+            update = updates.get(source.name)
+            return WeightPart(stored, source.transposed, source.rows, update)
+
+        self._sources = {
+            name: WeightSource(tuple(map(part, names[name].parts)), names[name].axis)
+            for name in self.shapes
+        }
 
     def __getitem__(self, name: str) -> WeightSource:
         return self._sources[name]
@@ -56,28 +89,15 @@ class Weights(Mapping[str, WeightSource]):
         return len(self._sources)
 
     def read(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return one weight, contiguous, in canonical orientation; LoRA is merged in float32.
+        """Return one weight, contiguous, in canonical orientation.
 
         Raises CheckpointError if a value is not finite, as stored or in `dtype`.
         """
         source = self._sources[name]
-        tensor = read_tensor(source.record)
-        if source.transposed:
-            tensor = tensor.t()
-        if source.update is not None:
-            # (B A)^T = A^T B^T: canonical matrices are the transpose of the stored ones.
-            factor_a = read_tensor(source.update.factor_a).float().t()
-            factor_b = read_tensor(source.update.factor_b).float().t()
-            tensor = torch.addmm(tensor.float(), factor_a, factor_b, alpha=source.update.scale)
-        made = torch.empty(tensor.shape, dtype=dtype).copy_(tensor)  # converts as it transposes
-        if not all(torch.isfinite(bound) for bound in torch.aminmax(made)):
-            raise CheckpointError(
-                source.record.file.parent,
-                [
-                    f"{source.record.name} has NaN or infinite values as {dtype}; use a higher "
-                    "precision if it overflows, else download the checkpoint again"
-                ],
-            )
+        made = torch.empty(self.shapes[name], dtype=dtype)
+        spaces = made.chunk(len(source.parts), source.axis)
+        for part, out in zip(source.parts, spaces, strict=True):
+            part.read_into(out)
         return made
 
 
@@ -85,15 +105,27 @@ def base_model(family: Family, spec: DecoderSpec) -> BaseModel:
     """Describe the stored tensors a `spec` expects, the head included even when tied."""
     untied = replace(spec, tied_head=False)
     names = family.tensor_names(untied)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for canonical, shape in parameter_shapes(untied).items():
+        source, inner = names[canonical], list(shape)
+        inner[source.axis] //= len(source.parts)
+        for part in source.parts:
+            stored = tuple(inner[::-1] if part.transposed else inner)
+            if part.rows is not None:  # the fused tensor ends where its last part does
+                end = max(part.rows[1], shapes.get(part.name, (0,))[0])
+                stored = (end, *stored[1:])
+            shapes[part.name] = stored
     return BaseModel(
-        shapes={
-            names[canonical].name: shape[::-1] if names[canonical].transposed else shape
-            for canonical, shape in parameter_shapes(untied).items()
-        },
-        embed=names["embed"].name,
-        head=names["head"].name,
+        shapes=shapes,
+        embed=_only(names["embed"]).name,
+        head=_only(names["head"]).name,
         tied=spec.tied_head,
     )
+
+
+def _only(source: Source) -> SourceTensor:
+    (part,) = source.parts
+    return part
 
 
 def check_tensors(checkpoint: Checkpoint, family: Family, spec: DecoderSpec) -> list[str]:
@@ -107,7 +139,7 @@ def check_tensors(checkpoint: Checkpoint, family: Family, spec: DecoderSpec) -> 
         if not base.tied:
             faults.append(
                 f"{base.head} is missing but config.json does not tie it to the embedding; set "
-                "tie_word_embeddings to true if it is tied, else download the checkpoint again"
+                f"{family.keys.tied_head} to true if it is tied, else download the checkpoint again"
             )
     if missing:
         faults.append(f"missing tensors: {listed(missing)}; config.json promises them")
@@ -133,7 +165,7 @@ def check_tensors(checkpoint: Checkpoint, family: Family, spec: DecoderSpec) -> 
         and not _same(checkpoint.read(base.head), checkpoint.read(base.embed))
     ):
         faults.append(
-            f"tie_word_embeddings is true but {base.head} differs from {base.embed}; set it to "
+            f"{family.keys.tied_head} is true but {base.head} differs from {base.embed}; set it to "
             "false if the head is its own"
         )
     return faults

@@ -24,6 +24,7 @@ class Block:
     masks: int
     state: BlockState = BlockState.ACTIVE
     complete: bool = False  # the block before is decoded far enough to force progress here
+    steps: int = 0  # forwards spent on it, where the rules count them
 
     @property
     def progress(self) -> float:
@@ -33,7 +34,7 @@ class Block:
 
     def copy(self) -> Block:
         """Return an independent block with the same values."""
-        return Block(self.start, self.end, self.masks, self.state, self.complete)
+        return Block(self.start, self.end, self.masks, self.state, self.complete, self.steps)
 
 
 def mark_complete(blocks: list[Block], threshold: float) -> None:
@@ -58,6 +59,23 @@ def cached_end(blocks: list[Block]) -> int:
         if block.state is not BlockState.IN_CACHE:
             return block.start
     return blocks[-1].end
+
+
+def merge_cached(blocks: list[Block]) -> None:
+    """Make one block of the leading ones in the cache: no mask has to tell them apart again."""
+    count = sum(block.state is BlockState.IN_CACHE for block in blocks)
+    if count > 1:
+        blocks[:count] = [Block(blocks[0].start, blocks[count - 1].end, 0, BlockState.IN_CACHE)]
+
+
+def filled_end(blocks: list[Block]) -> int:
+    """End of the leading run of blocks without masks."""
+    end = blocks[0].start
+    for block in blocks:
+        if block.masks:
+            break
+        end = block.end
+    return end
 
 
 def retired_end(blocks: list[Block]) -> int:

@@ -25,6 +25,10 @@ class Branch:
         self.mask_token_id = mask_token_id
         self.length = 0
         self.blocks: list[Block] = []
+        self.prompt_length = 0
+        self.focus = 0  # index of the block that the next forward works on, where there is one
+        self.span: tuple[int, int] | None = None  # positions it may fill; None: every mask
+        self.ended = False  # the rules are done with it, whatever its blocks say
         self.stopped = False  # a stop token was filled: no more blocks are added
         self.confidence = 1.0  # of the extra token that made this lookahead branch; anchor 1
         self.reward = 1.0  # mean probability of the tokens filled to make this branch
@@ -32,10 +36,11 @@ class Branch:
 
     def start(self, prompt: Sequence[int]) -> None:
         """Make this the anchor of `prompt`, without blocks."""
-        self.length = len(prompt)
+        self.length = self.prompt_length = len(prompt)
         self.tokens[: self.length] = prompt
         self.masked[:] = False
         self.blocks.clear()
+        self.focus, self.span, self.ended = 0, None, False
         self.stopped, self.confidence, self.reward, self.extra = False, 1.0, 1.0, None
 
     def extend(self, size: int) -> Block:
@@ -61,9 +66,25 @@ class Branch:
         """Unfilled positions in ascending order."""
         return np.flatnonzero(self.masked[: self.length])
 
+    def open_positions(self) -> NDArray[np.intp]:
+        """Unfilled positions that the next forward may fill, in ascending order."""
+        if self.span is None:
+            return self.masked_positions()
+        low, high = self.span[0], min(self.span[1], self.length)
+        return low + np.flatnonzero(self.masked[low:high])
+
+    def cut(self, length: int) -> None:
+        """Drop everything from position `length` on; nothing before it may be masked."""
+        assert not self.masked[:length].any()
+        self.length = length
+        self.masked[:] = False
+        self.blocks = [block for block in self.blocks if block.start < length]
+        self.blocks[-1].end, self.blocks[-1].masks = length, 0
+
     def copy_from(self, other: Branch) -> None:
         """Become a copy of `other`, reusing the buffers."""
-        self.length = other.length
+        self.length, self.prompt_length = other.length, other.prompt_length
+        self.focus, self.span, self.ended = other.focus, other.span, other.ended
         self.tokens[: self.length] = other.tokens[: self.length]
         self.masked[:] = False
         self.masked[: self.length] = other.masked[: self.length]
@@ -76,25 +97,48 @@ class Branch:
 class Window:
     """What one step computes, in absolute positions, for branches that share a cache.
 
-    Rows cover [start, branch.length); cache slots [0, start) count. The keys and values of
+    Rows cover [start, end), by default to the end of each branch. The cache slots of `slots` count,
+    but for those of the rows; by default all before the rows. The keys and values of
     [start, commit_end) go to the cache when a branch wins.
     """
 
     start: int
     commit_end: int
     block_causal: bool
+    end: int | None = None
+    slots: tuple[int, int] | None = None
+    keeps_row: bool = True  # with logit shift 1: a saved row predicts the position at `start`
 
     @property
     def commits(self) -> int:
         """Number of positions written to the cache by this step."""
         return self.commit_end - self.start
 
+    @property
+    def cached(self) -> int:
+        """Number of cache slots in use, those of the rows included."""
+        return self.start if self.slots is None else self.slots[1] - self.slots[0]
+
+    @property
+    def context(self) -> int:
+        """Cache slots that the step needs."""
+        used = self.start if self.slots is None else self.slots[1]
+        return max(used, self.commit_end, 1)
+
+    def end_of(self, branch: Branch) -> int:
+        """First position behind the rows of `branch`."""
+        return branch.length if self.end is None else self.end
+
+    def width(self, branches: Sequence[Branch]) -> int:
+        """Rows of the longest branch."""
+        return max(self.end_of(branch) for branch in branches) - self.start
+
 
 @dataclass(frozen=True)
 class HeadRows:
     """Which head rows belong to which position of one branch.
 
-    `positions` are the masked positions, then `commit_end` when a saved row is needed for it;
+    `positions` are the masked ones of its span, then `commit_end` when its row is to be saved;
     `offsets` are the window rows that predict them, -1 = the row saved by the last cache write;
     `rows` index the step's flat head outputs (-1 = saved).
     """
@@ -102,7 +146,7 @@ class HeadRows:
     positions: NDArray[np.intp]
     offsets: NDArray[np.intp]
     rows: NDArray[np.intp]
-    masks: int  # the first `masks` entries are masked positions of the branch
+    masks: int  # the first `masks` entries are masked positions to predict
 
 
 def pack_inputs(inputs: StepInputs, branches: Sequence[Branch], window: Window) -> None:
@@ -114,17 +158,18 @@ def pack_inputs(inputs: StepInputs, branches: Sequence[Branch], window: Window) 
     inputs.isolation_mask[:] = False
     np.fill_diagonal(inputs.isolation_mask, True)
     inputs.cache_mask[:] = False
-    inputs.cache_mask[: window.start] = True
+    low, high = window.slots or (0, window.start)
+    inputs.cache_mask[low:high] = True
+    inputs.cache_mask[window.start : window.end] = False
     inputs.position_ids[:] = window.start + np.arange(width, dtype=np.int32)
     inputs.input_ids[:] = branches[0].mask_token_id
     for index, branch in enumerate(branches):
-        size = branch.length - window.start
-        inputs.input_ids[index, :size] = branch.tokens[window.start : branch.length]
+        end = window.end_of(branch)
+        size = end - window.start
+        inputs.input_ids[index, :size] = branch.tokens[window.start : end]
         rows = slice(index * width, index * width + size)
         inputs.isolation_mask[rows, rows] = (
-            block_causal_mask(branch.blocks, window.start, branch.length)
-            if window.block_causal
-            else True
+            block_causal_mask(branch.blocks, window.start, end) if window.block_causal else True
         )
     assert batch >= len(branches)
 
@@ -141,16 +186,21 @@ def plan_head_rows(branches: Sequence[Branch], window: Window, shift: int) -> li
     """Choose the head rows of each branch.
 
     With logit shift 1, row p - 1 predicts position p; the first position of the window is
-    predicted by the row that the last cache-writing step saved.
+    predicted by the row that the last cache-writing step saved, or by its own where none is kept.
     """
     plans = []
     count = 0
     for branch in branches:
-        positions = branch.masked_positions()
+        positions = branch.open_positions()
         masks = len(positions)
-        if shift and window.commits and not _contains(branch, window.commit_end):
+        if (
+            shift
+            and window.keeps_row
+            and window.commits
+            and not _contains(branch, window.commit_end)
+        ):
             positions = np.append(positions, window.commit_end)
-        offsets = np.maximum(positions - shift - window.start, -1)
+        offsets = np.maximum(positions - shift - window.start, -1 if window.keeps_row else 0)
         inside = offsets >= 0
         rows = np.where(inside, count + np.cumsum(inside) - 1, -1)
         count += int(inside.sum())

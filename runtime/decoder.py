@@ -99,7 +99,7 @@ class Decoder:
             anchor, predicted = live[winner], predictions[winner]
             saved = self._commit(window, winner, shape, plans[winner], outputs, saved)
             extra, confidences = anchor.extra, tuple(branch.confidence for branch in live)
-            filled = self._fill(anchor, predicted, step)
+            filled = self._fill(anchor, predicted)
             self.strategy.settle(anchor, window)
             step += 1
             yield StepEvent(
@@ -109,9 +109,9 @@ class Decoder:
                 confidences=confidences,
                 extra=extra,
                 filled=tuple(filled),
-                cached=window.start,
+                cached=window.cached,
                 committed=window.commits,
-                window=max(branch.length for branch in live) - window.start,
+                window=window.width(live),
                 shape=shape,
                 tokens=anchor.tokens[: anchor.length],
                 masked=anchor.masked[: anchor.length],
@@ -119,7 +119,9 @@ class Decoder:
                 limited=not all(fits),
             )
             free += [branch for branch in branches if branch is not anchor]
-            lookaheads = self._spawn(anchor, predicted, free)
+            lookaheads = []
+            if self.strategy.branches_out(anchor):
+                lookaheads = self._spawn(anchor, predicted, free)
 
     def _advance(self, branch: Branch, count: int) -> bool:
         """Let the strategy add blocks where the widest instance for `count` branches allows."""
@@ -136,8 +138,7 @@ class Decoder:
     def _pack(self, live: list[Branch], window: Window) -> tuple[Instance, list[HeadRows]]:
         plans = plan_head_rows(live, window, self.model.logit_shift)
         count = sum(int((plan.offsets >= 0).sum()) for plan in plans)
-        width = max(branch.length for branch in live) - window.start
-        step = Instance(len(live), width, max(window.commit_end, 1), max(count, 1))
+        step = Instance(len(live), window.width(live), window.context, max(count, 1))
         shape = self.engine.shape_for(step)
         inputs = self.engine.inputs(shape)
         pack_inputs(inputs, live, window)
@@ -160,13 +161,13 @@ class Decoder:
             return saved
         rows = winner * shape.window + np.arange(window.commits)
         self.engine.commit(rows, np.arange(window.start, window.commit_end))
-        if not self.model.logit_shift:
+        if not (self.model.logit_shift and window.keeps_row):
             return None
         index = int(np.flatnonzero(plan.positions == window.commit_end)[0])
         return head_row(outputs, int(plan.rows[index]))
 
-    def _fill(self, anchor: Branch, predicted: Predictions, step: int) -> list[Fill]:
-        filled = self.strategy.fill(anchor, predicted, step)
+    def _fill(self, anchor: Branch, predicted: Predictions) -> list[Fill]:
+        filled = self.strategy.fill(anchor, predicted)
         for position, token in filled:
             anchor.fill(position, token, self.model.pad_token_id)
         anchor.extra, anchor.confidence, anchor.reward = None, 1.0, 1.0

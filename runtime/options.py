@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .contract import Instance, LopaError
+from .contract import LopaError
 from .decoder import Decoder
 from .engines.protocol import Engine
+from .fit import misfit, steps_needed
 from .manifest import BundleManifest, ModelInfo
 from .prompt import PromptError
 from .sampling import Sampler
 from .scoring import BranchScore
-from .strategies.d2f import D2F, block_count
+from .strategies.choice import BASES, CHOICES, STRATEGIES, attention_fault, make_strategy
 from .strategies.lopa import Lookahead
-from .strategies.protocol import Strategy
-from .strategies.vanilla import Vanilla
 
-STRATEGIES = ("lopa", "d2f", "vanilla")
 DEFAULT_LOOKAHEAD = 4
 
 
@@ -25,38 +23,57 @@ class DecodeOptions:
     """Settings of one decode; None takes the bundle's or the strategy's default."""
 
     strategy: str = "lopa"
+    base: str = "d2f"  # of lopa: the strategy whose result is the anchor
     lookahead: int | None = None  # lookahead branches; default: the bundle's, at most 4
-    block_size: int | None = None  # default: what the model was trained with
+    block_size: int | None = None  # default: of the model's training; vanilla: all new tokens
+    small_block_size: int | None = None  # block-diffusion: filled at a time; default: the block
     max_new_tokens: int | None = None  # default: what fits, at most 256
     add_threshold: float = 0.1  # decoded share of the last block at which one is added
     complete_threshold: float = 0.95  # share at which the next block may be forced
+    fill: str | None = None  # "threshold" | "factor" | "quota" | "sequential", as the base offers
     confidence: float = 0.9  # positions above it are filled in parallel
+    factor: float | None = None  # of fill "factor", which it implies; default 1
     window_attention: str | None = None  # "full" | "block-causal"; default: the strategy's
+    cache: str | None = None  # "none" | "prefix" | "dual", as the base offers
     score: str = "mean_confidence"
     score_alpha: float | None = None
     score_fraction: float = 0.5
+    score_window: int = 8  # consecutive masks averaged by "sliding_minimum"
     measure: str = "probability"  # ranks positions: "probability" | "margin" | "entropy"
     anchor_wins: bool = False
-    steps: int | None = None  # vanilla: default one per new token
+    steps: int | None = None  # vanilla, fast-dllm: in all; default one per new token
+    block_steps: int | None = None  # block-diffusion: of each block; default one per position
+    schedule: str | None = None  # counts per step: "dream" | "llada"; default: by logit shift
+    stop: str | None = None  # what a stop token ends: "token" | "block" | "none"
+    revision: str = "v1"  # of the published loop: "v1" | "legacy"
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
     strict: bool = False
 
+    @property
+    def rules(self) -> str:
+        """The base strategy in force."""
+        return self.base if self.strategy == "lopa" else self.strategy
+
     def check(self, manifest: BundleManifest) -> None:
         """Raise LopaError listing every setting that is wrong or that the bundle cannot serve."""
         faults = []
         for name, value, known in (
             ("strategy", self.strategy, STRATEGIES),
+            ("base", self.base, BASES),
             ("window attention", self.window_attention, (None, "full", "block-causal")),
         ):
             if value not in known:
                 faults.append(f"{name} is {value!r}, expected one of {[k for k in known if k]}")
+        faults += self._choice_faults()
         for name, number in (
             ("block size", self.block_size),
+            ("small block size", self.small_block_size),
             ("max new tokens", self.max_new_tokens),
             ("steps", self.steps),
+            ("block steps", self.block_steps),
         ):
             if number is not None and number < 1:
                 faults.append(f"{name} is {number}, expected 1 or more")
@@ -67,39 +84,80 @@ class DecodeOptions:
         ):
             if not 0 <= share <= 1:
                 faults.append(f"{name} is {share}, expected a value from 0 to 1")
+        if self.factor is not None and not 0 < self.factor < float("inf"):
+            faults.append(f"factor is {self.factor}, expected more than 0")
+        faults += self._bundle_faults(manifest)
+        faults += self.branch_score().faults()
+        faults += self.sampler().faults(manifest.model.candidates)
+        if faults:
+            raise LopaError("; ".join(faults))
+
+    def _choice_faults(self) -> list[str]:
+        """List choices that the base strategy does not offer."""
+        if self.rules not in BASES:
+            return []
+        faults = []
+        for name, offered in CHOICES.items():
+            value, known = getattr(self, name), offered[self.rules]
+            if value is not None and value not in known:
+                faults.append(f"{name} is {value!r}, {self.rules} expects one of {sorted(known)}")
+        if self.factor is not None and self.fill not in (None, "factor"):
+            faults.append(f"factor is {self.factor}, fill {self.fill!r} has none")
+        return faults
+
+    def _bundle_faults(self, manifest: BundleManifest) -> list[str]:
+        """List what the bundle or its model cannot serve."""
+        faults = []
         widest = max(instance.branches for instance in manifest.instances) - 1
         if self.lookahead is not None and not 0 <= self.lookahead <= widest:
             faults.append(
                 f"lookahead is {self.lookahead}, the bundle has {widest} lookahead branches; "
                 f"build with --lookahead {self.lookahead} for more"
             )
-        faults += self.branch_score().faults()
-        faults += self.sampler().faults(manifest.model.candidates)
-        if faults:
-            raise LopaError("; ".join(faults))
+        if self.rules not in BASES:
+            return faults
+        if not (self.rules == "d2f" and self.window_attention):
+            fault = attention_fault(self.rules, manifest.model)
+            faults += [fault] if fault else []
+        block = self.block(manifest.model)
+        if self.rules == "block-diffusion" and block > 0:
+            small, new = self.small_block_size or block, self.max_new_tokens or block
+            if small > 0 and block % small:
+                faults.append(f"small block size is {small}, expected a divisor of {block}")
+            if manifest.model.logit_shift and self.cache != "none" and 0 < new < block:
+                faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
+        return faults
 
     def check_prompt(self, length: int, manifest: BundleManifest) -> None:
-        """Raise PromptError when the first step of a prompt of `length` tokens fits no instance."""
-        block = self.block(manifest.model)
-        if self.strategy == "vanilla":
-            block = self.new_tokens(length, manifest.instances)
-        context = max(instance.context for instance in manifest.instances)
-        window = max(instance.window for instance in manifest.instances)
-        limit = min(context, window)
-        if block < 1 or length + block > limit:
+        """Raise PromptError when a prompt of `length` tokens needs more than the bundle holds."""
+        instances = manifest.instances
+        need = self.block(manifest.model)
+        limit = max(instance.context for instance in instances)
+        if self.rules != "d2f":
+            need = self.new_tokens(length, manifest)
+        if self.rules in ("d2f", "vanilla"):
+            limit = min(limit, max(instance.window for instance in instances))
+        if need < 1 or length + need > limit:
             raise PromptError(
-                f"the prompt has {length} tokens and needs {max(block, 1)} more for its first "
+                f"the prompt has {length} tokens and needs {max(need, 1)} more for its first "
                 f"step, the bundle holds {limit}; shorten it or build with a larger "
                 "--context / --prefill"
             )
+        steps = steps_needed(self.resolved(length, manifest), manifest.model, length)
+        fault = misfit(instances, steps)
+        if fault:
+            raise PromptError(f"{self.strategy} on a prompt of {length} tokens {fault}")
 
     def block(self, model: ModelInfo) -> int:
-        """Block size in force."""
+        """Block size in force, but for vanilla, where it defaults to all new tokens."""
         return self.block_size or model.block_size
 
-    def new_tokens(self, prompt: int, instances: tuple[Instance, ...]) -> int:
+    def new_tokens(self, prompt: int, manifest: BundleManifest) -> int:
         """Token budget in force for a prompt of `prompt` tokens."""
-        context = max(instance.context for instance in instances)
+        context = max(instance.context for instance in manifest.instances)
+        if self.rules == "block-diffusion":
+            block = self.block(manifest.model)
+            context = (context - 1) // block * block
         return self.max_new_tokens or min(256, context - prompt)
 
     def resolved(self, prompt: int, manifest: BundleManifest) -> DecodeOptions:
@@ -112,40 +170,35 @@ class DecodeOptions:
         attention = self.window_attention
         if attention is None:
             attention = "block-causal" if self.strategy == "d2f" else "full"
-        new_tokens = self.new_tokens(prompt, manifest.instances)
+        new_tokens = self.new_tokens(prompt, manifest)
+        whole = self.rules == "vanilla" and self.block_size is None
+        block = new_tokens if whole else self.block(model)
+        default = {name: offered[self.rules][0] for name, offered in CHOICES.items()}
         return replace(
             self,
             lookahead=lookahead if self.strategy == "lopa" else 0,
-            block_size=self.block(model),
+            block_size=block,
+            small_block_size=self.small_block_size or block,
             max_new_tokens=new_tokens,
+            fill=self.fill or ("factor" if self.factor else default["fill"]),
             window_attention=attention,
+            cache=self.cache or default["cache"],
             steps=self.steps or new_tokens,
+            block_steps=self.block_steps or block,
+            schedule=self.schedule or ("dream" if model.logit_shift else "llada"),
+            stop=self.stop or default["stop"],
         )
 
     def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
         """Build the decoder of resolved options."""
         assert self.lookahead is not None
         lookahead = Lookahead(self.lookahead, self.branch_score(), self.anchor_wins)
-        return Decoder(engine, model, self._strategy(), lookahead, self.sampler(), self.strict)
-
-    def _strategy(self) -> Strategy:
-        assert self.block_size is not None
-        assert self.max_new_tokens is not None
-        assert self.steps is not None
-        if self.strategy == "vanilla":
-            return Vanilla(self.max_new_tokens, self.steps)
-        return D2F(
-            block_size=self.block_size,
-            max_blocks=block_count(self.max_new_tokens, self.block_size),
-            add_threshold=self.add_threshold,
-            complete_threshold=self.complete_threshold,
-            confidence=self.confidence,
-            block_causal=self.window_attention == "block-causal",
-        )
+        strategy = make_strategy(self, model)
+        return Decoder(engine, model, strategy, lookahead, self.sampler(), self.strict)
 
     def branch_score(self) -> BranchScore:
         """The branch score."""
-        return BranchScore(self.score, self.score_alpha, self.score_fraction)
+        return BranchScore(self.score, self.score_alpha, self.score_fraction, self.score_window)
 
     def sampler(self) -> Sampler:
         """The token sampler."""

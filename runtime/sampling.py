@@ -44,7 +44,7 @@ class Sampler:
 
     Temperature 0 takes the first candidate. Otherwise the engine has divided the logits by the
     temperature; top-k and top-p then cut the candidates, their probabilities are renormalised, and
-    one is drawn. Without a cut, confidences keep the full-vocabulary normalisation.
+    one is drawn. Without a cut, confidences and entropy are those of the full vocabulary.
     """
 
     temperature: float = 0.0
@@ -92,7 +92,10 @@ class Sampler:
                 raise LopaError(f"no saved head row for position {positions[index]}")
             token_ids[index], log_probs[index] = saved.token_ids, saved.log_probs
             entropy[index] = saved.entropy
-        probabilities = self._cut(np.exp(log_probs))
+        probabilities = np.exp(log_probs)
+        if self.top_k is not None or self.top_p is not None:
+            probabilities = self._cut(probabilities)
+            entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-10))).sum(axis=1)
         chosen = np.zeros(len(positions), np.intp)
         if self.temperature > 0 and len(positions):
             cumulative = np.cumsum(probabilities, axis=1)
@@ -109,8 +112,6 @@ class Sampler:
         )
 
     def _cut(self, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self.top_k is None and self.top_p is None:
-            return probabilities
         kept = probabilities.copy()
         if self.top_k is not None:
             kept[:, self.top_k :] = 0

@@ -15,11 +15,16 @@ from .sampling import Predictions
 
 @dataclass(frozen=True)
 class BranchScore:
-    """A named score with its weight `alpha` of the past and `fraction` of the least sure masks."""
+    """A named score with its settings.
+
+    `alpha` weighs the past, `fraction` is the share of the least sure masks that counts, `window`
+    the number of consecutive masks averaged.
+    """
 
     name: str = "mean_confidence"
     alpha: float | None = None  # None: DEFAULT_ALPHA of the score
     fraction: float = 0.5
+    window: int = 8
 
     def faults(self) -> list[str]:
         """List settings outside their range."""
@@ -30,6 +35,8 @@ class BranchScore:
             found.append(f"score alpha is {self.alpha}, expected a value from 0 to 1")
         if not 0 < self.fraction <= 1:
             found.append(f"score fraction is {self.fraction}, expected a value in (0, 1]")
+        if self.window < 1:
+            found.append(f"score window is {self.window}, expected 1 or more")
         return found
 
     @property
@@ -51,6 +58,25 @@ def mean_of_lowest(values: NDArray[np.float32], fraction: float) -> float:
     if kept == count:
         return float(values.mean())
     return float(np.partition(values, kept - 1)[:kept].mean())
+
+
+def least_window_mean(values: NDArray[np.float32], window: int) -> float:
+    """Least mean of `window` consecutive values, the mean of all if there are fewer; 1 if none."""
+    count = len(values)
+    if count <= window:
+        return mean_of_lowest(values, 1.0)
+    sums = np.cumsum(values, dtype=np.float64)
+    sums[window:] -= sums[:-window].copy()
+    return float(sums[window - 1 :].min() / window)
+
+
+def least_segment_mean(positions: NDArray[np.intp], values: NDArray[np.float32]) -> float:
+    """Least mean over the runs of adjacent `positions`; 1 if there is none."""
+    if not len(values):
+        return 1.0
+    starts = np.flatnonzero(np.diff(positions, prepend=-2) != 1)
+    sizes = np.diff(starts, append=len(values))
+    return float((np.add.reduceat(values, starts) / sizes).min())
 
 
 def _mean_confidence(
@@ -81,6 +107,18 @@ def _reward_entropy(
     return alpha * branch.reward + (1 - alpha) * certainty
 
 
+def _sliding_minimum(
+    score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
+) -> float:
+    return least_window_mean(predictions.confidence, score.window)
+
+
+def _least_segment(
+    score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
+) -> float:
+    return least_segment_mean(predictions.positions, predictions.confidence)
+
+
 DEFAULT_ALPHA = {"mixed": 0.5, "reward_entropy": 0.7}
 
 SCORES: dict[str, Callable[[BranchScore, Branch, Predictions, int], float]] = {
@@ -88,4 +126,6 @@ SCORES: dict[str, Callable[[BranchScore, Branch, Predictions, int], float]] = {
     "bottom_fraction": _bottom_fraction,
     "mixed": _mixed,
     "reward_entropy": _reward_entropy,
+    "sliding_minimum": _sliding_minimum,
+    "least_segment": _least_segment,
 }

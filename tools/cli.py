@@ -24,7 +24,7 @@ from typing import NoReturn
 from .. import __version__
 from ..runtime.contract import LopaError
 
-COMMANDS = ("export", "build", "generate", "inspect", "bench")
+COMMANDS = ("export", "build", "generate", "inspect", "bench", "eval")
 
 USER_ERROR, WRONG_USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 
@@ -38,6 +38,7 @@ EXTRAS = {
     "onnxscript": "export",
     "onnx_graphsurgeon": "export",
     "onnxruntime": "cpu",
+    "matplotlib": "report",
 }
 
 

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag per field of DecodeOptions; None stands for its default."""
     group = parser.add_argument_group("decoding")
-    group.add_argument("--strategy", metavar="NAME", help="lopa (default), d2f or vanilla")
+    group.add_argument(
+        "--strategy",
+        metavar="NAME",
+        help="lopa (default), d2f, fast-dllm, block-diffusion or vanilla",
+    )
+    group.add_argument(
+        "--base",
+        metavar="NAME",
+        help="of lopa: the strategy whose result is the anchor (default d2f)",
+    )
     group.add_argument(
         "--lookahead",
         metavar="K",
@@ -22,7 +31,16 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         help="lookahead branches (default: what the bundle has, at most 4)",
     )
     group.add_argument(
-        "--block-size", metavar="N", type=positive, help="default: what the model was trained with"
+        "--block-size",
+        metavar="N",
+        type=positive,
+        help="default: what the model was trained with; vanilla: one block of all new tokens",
+    )
+    group.add_argument(
+        "--small-block-size",
+        metavar="N",
+        type=positive,
+        help="block-diffusion: part of a block that is filled at a time (default: the block)",
     )
     group.add_argument(
         "--max-new-tokens", metavar="N", type=positive, help="default: what fits, at most 256"
@@ -40,16 +58,37 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         help="decoded share at which the block after it may be forced (default 0.95)",
     )
     group.add_argument(
+        "--fill",
+        metavar="NAME",
+        help="what a step fills: threshold (default), factor (fast-dllm), quota (vanilla's only "
+        "choice), sequential (block-diffusion)",
+    )
+    group.add_argument(
         "--confidence",
         metavar="F",
         type=number,
         help="every position above it is filled at once (default 0.9)",
     )
     group.add_argument(
+        "--threshold",
+        dest="confidence",
+        metavar="F",
+        type=number,
+        help="the same setting as --confidence (default 0.9)",
+    )
+    group.add_argument(
+        "--factor", metavar="F", type=number, help="bound of --fill factor, which it implies"
+    )
+    group.add_argument(
+        "--cache",
+        metavar="NAME",
+        help="fast-dllm, block-diffusion: none, prefix (default) or dual",
+    )
+    group.add_argument(
         "--score",
         metavar="NAME",
         help="what branches are compared by: mean_confidence (default), bottom_fraction, mixed, "
-        "reward_entropy",
+        "reward_entropy, sliding_minimum, least_segment",
     )
     group.add_argument(
         "--score-alpha", metavar="F", type=number, help="weight of what a branch has filled"
@@ -59,6 +98,12 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         type=number,
         help="share of the least sure masks that counts (default 0.5)",
+    )
+    group.add_argument(
+        "--score-window",
+        metavar="N",
+        type=positive,
+        help="consecutive masks averaged by sliding_minimum (default 8)",
     )
     group.add_argument(
         "--anchor-wins",
@@ -77,7 +122,32 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         help="full or block-causal (default: block-causal for d2f, else full)",
     )
     group.add_argument(
-        "--steps", metavar="N", type=positive, help="vanilla only (default: one per new token)"
+        "--steps",
+        metavar="N",
+        type=positive,
+        help="vanilla, fast-dllm: steps in all that quotas spread over (default: one per token)",
+    )
+    group.add_argument(
+        "--block-steps",
+        metavar="N",
+        type=positive,
+        help="block-diffusion: steps of each block (default: one per position)",
+    )
+    group.add_argument(
+        "--schedule",
+        metavar="NAME",
+        help="quotas per step: dream (default with shifted logits) or llada",
+    )
+    group.add_argument(
+        "--stop",
+        metavar="NAME",
+        help="what a stop token ends: the decode at that token (token), after its block (block), "
+        "nothing (none); default: block for d2f, token for block-diffusion",
+    )
+    group.add_argument(
+        "--revision",
+        metavar="NAME",
+        help="of fast-dllm and Fast-dLLM v2: v1 (default) or legacy, the first published loop",
     )
     group.add_argument(
         "--temperature", metavar="F", type=number, help="0 (default) takes the likeliest token"

@@ -1,4 +1,7 @@
-"""ONNX Runtime target: the symbolic graph itself is the engine, one copy for all instances."""
+"""ONNX Runtime target: the symbolic graph is the engine, one copy for all instances.
+
+Only routed experts are changed: they become the library's own operator.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from onnx import TensorProto, helper
 from ...runtime.contract import Instance, LopaError
 from ...runtime.engines.onnxruntime import COMMIT_FILE, load_library
 from ...runtime.manifest import EngineInfo, ModelManifest
+from .onnxruntime_experts import fuse_experts, has_experts
 
 _ELEMENT_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
 
@@ -21,8 +25,13 @@ def build_engine(
     """Write the engine files into `stage` and load them once; returns record and file names."""
     library = load_library()
     names = [name for name in manifest.files if name.endswith((".onnx", ".data"))]
-    for name in names:
-        shutil.copyfile(model_folder / name, stage / name)
+    graph = onnx.load(model_folder / manifest.graph.file, load_external_data=False)
+    if has_experts(graph):
+        (data,) = (name for name in names if name.endswith(".data"))
+        fuse_experts(graph, model_folder, stage / manifest.graph.file, stage / data)
+    else:
+        for name in names:
+            shutil.copyfile(model_folder / name, stage / name)
     onnx.save(commit_graph(manifest), stage / COMMIT_FILE)
     try:
         options = library.SessionOptions()

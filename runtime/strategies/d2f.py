@@ -28,6 +28,7 @@ class D2F:
     complete_threshold: float
     confidence: float
     block_causal: bool
+    stops: bool = True  # a stop token ends the adding of blocks
 
     def begin(self, branch: Branch, prompt: Sequence[int]) -> None:
         """The prompt is block 0, complete and waiting for its cache write."""
@@ -39,7 +40,7 @@ class D2F:
         blocks = branch.blocks
         due = (
             len(blocks) <= self.max_blocks
-            and not branch.stopped
+            and not (branch.stopped and self.stops)
             and blocks[-1].progress >= self.add_threshold
         )
         fits = branch.length + self.block_size - cached_end(blocks) <= room
@@ -58,7 +59,7 @@ class D2F:
         commit_end = min(retired_end(branch.blocks) for branch in branches)
         return Window(start, max(start, commit_end), self.block_causal)
 
-    def fill(self, branch: Branch, predictions: Predictions, step: int) -> list[Fill]:
+    def fill(self, branch: Branch, predictions: Predictions) -> list[Fill]:
         """All positions above the confidence threshold; else one, forced, per complete block."""
         filled: list[Fill] = []
         for block in branch.blocks:
@@ -79,6 +80,10 @@ class D2F:
             if block.state is BlockState.TO_CACHE and block.end <= window.commit_end:
                 block.state = BlockState.IN_CACHE
         retire_filled(branch.blocks)
+
+    def branches_out(self, branch: Branch) -> bool:
+        """Always: branches share the cache and may differ in length."""
+        return True
 
 
 def block_count(max_new_tokens: int, block_size: int) -> int:

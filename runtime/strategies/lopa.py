@@ -15,8 +15,8 @@ from ..scoring import BranchScore
 class Lookahead:
     """Spawns up to `branches` lookahead branches beside the anchor and picks the winner.
 
-    Each lookahead is the anchor plus its next most confident unfilled position. With 0 branches
-    the base strategy runs alone.
+    Each lookahead is the anchor plus its next most confident unfilled position, among those that
+    the base strategy let the last forward predict. With 0 branches the base strategy runs alone.
     """
 
     branches: int

@@ -15,7 +15,8 @@ class Strategy(Protocol):
     """Rules of one decoding scheme; it keeps no state between steps, branches do.
 
     Per step the loop calls `advance` on every branch, drops those that are `finished`, runs
-    `window`, fills the winner by `fill`, and lets it `settle`.
+    `window`, fills the winner by `fill`, lets it `settle`, and spawns lookahead branches from it
+    if it `branches_out`.
     """
 
     def begin(self, branch: Branch, prompt: Sequence[int]) -> None:
@@ -24,7 +25,8 @@ class Strategy(Protocol):
     def advance(self, branch: Branch, room: int) -> bool:
         """Prepare a branch for its next forward; its window may hold `room` rows.
 
-        Returns False when a block was due but did not fit.
+        Sets the span of positions that this forward may fill. Returns False when a block was due
+        but did not fit.
         """
 
     def finished(self, branch: Branch) -> bool:
@@ -33,8 +35,11 @@ class Strategy(Protocol):
     def window(self, branches: Sequence[Branch]) -> Window:
         """Choose the rows of the next forward, common to all branches."""
 
-    def fill(self, branch: Branch, predictions: Predictions, step: int) -> list[Fill]:
+    def fill(self, branch: Branch, predictions: Predictions) -> list[Fill]:
         """Choose what to commit on the winning branch."""
 
     def settle(self, branch: Branch, window: Window) -> None:
         """Update block states after the winner's fill and cache write."""
+
+    def branches_out(self, branch: Branch) -> bool:
+        """Tell whether the next forward may carry lookahead branches of `branch`."""

@@ -5,34 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..blocks import Block, BlockState
 from ..branches import Branch, Window
 from ..sampling import Predictions
 from .protocol import Fill
+from .selection import count_at, dream_counts, even_counts, fills, surest
+
+SCHEDULES = {"dream": dream_counts, "llada": even_counts}
 
 
 @dataclass(frozen=True)
 class Vanilla:
-    """Dream's schedule: step i of `steps` fills masks * (1 - t[i + 1] / t[i]) positions.
+    """A fixed number of the most confident positions per step; blocks from left to right.
 
-    t runs linearly from 1 to `eps`; the most confident positions go first, the last step fills all
-    that remain. A step may fill nothing.
+    `schedule` spreads a block's masks over its share of `steps` (`SCHEDULES`). One block of all
+    new tokens is the plain decode, smaller blocks the semi-autoregressive one.
     """
 
     new_tokens: int
-    steps: int
-    eps: float = 1e-3
+    steps: int  # in all
+    block_size: int
+    schedule: str
 
     def begin(self, branch: Branch, prompt: Sequence[int]) -> None:
         """Prompt and all new tokens from the start; nothing ever enters the cache."""
-        branch.start(prompt)
-        branch.blocks.append(Block(0, len(prompt), 0, complete=True))
-        branch.extend(self.new_tokens)
+        begin_masked(branch, prompt, self.new_tokens, self.block_size)
 
     def advance(self, branch: Branch, room: int) -> bool:
-        """Nothing to prepare."""
+        """Work on the first block with masks."""
+        for index, block in enumerate(branch.blocks):
+            if block.masks:
+                branch.focus, branch.span = index, (0, block.end)
+                break
         return True
 
     def finished(self, branch: Branch) -> bool:
@@ -43,17 +47,32 @@ class Vanilla:
         """The whole sequence with full attention."""
         return Window(0, 0, block_causal=False)
 
-    def fill(self, branch: Branch, predictions: Predictions, step: int) -> list[Fill]:
-        """Fill the quota of this step (counted from 0), most confident positions first."""
-        quota = len(predictions.positions)
-        if step < self.steps - 1:
-            times = np.linspace(1, self.eps, self.steps + 1, dtype=np.float32)
-            quota = int(quota * (1 - times[step + 1] / times[step]))
-        order = np.argsort(-predictions.confidence, kind="stable")[:quota]
-        return [
-            (int(predictions.positions[i]), int(predictions.token_ids[i])) for i in np.sort(order)
-        ]
+    def fill(self, branch: Branch, predictions: Predictions) -> list[Fill]:
+        """Fill the count of this step of the block, most confident positions first."""
+        block = branch.blocks[branch.focus]
+        steps = steps_per_block(self.steps, self.new_tokens, self.block_size)
+        counts = SCHEDULES[self.schedule](block.end - block.start, steps)
+        count = count_at(counts, block.steps, len(predictions.positions))
+        return fills(predictions, surest(predictions, count))
 
     def settle(self, branch: Branch, window: Window) -> None:
         """Blocks stay active: there is no cache."""
-        assert all(block.state is BlockState.ACTIVE for block in branch.blocks)
+        branch.blocks[branch.focus].steps += 1
+
+    def branches_out(self, branch: Branch) -> bool:
+        """Always: all branches see the whole sequence."""
+        return True
+
+
+def begin_masked(branch: Branch, prompt: Sequence[int], new_tokens: int, block_size: int) -> None:
+    """Set up `prompt` and `new_tokens` masks in blocks; the last block may be shorter."""
+    branch.start(prompt)
+    branch.blocks.append(Block(0, len(prompt), 0, BlockState.ACTIVE, complete=True))
+    end = branch.length + new_tokens
+    while branch.length < end:
+        branch.extend(min(block_size, end - branch.length))
+
+
+def steps_per_block(steps: int, new_tokens: int, block_size: int) -> int:
+    """Steps of each block when `steps` are spread evenly over all blocks, at least one."""
+    return max(steps // -(-new_tokens // block_size), 1)

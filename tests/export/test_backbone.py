@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lopa.export.backbone import MASKED, StepModule, attention_bias, rms_norm
+from lopa.export.backbone import MASKED, StepModule, attention_bias
+from lopa.export.layers import rms_norm, rotate
 from lopa.export.source import open_source
 from lopa.export.spec import parameter_shapes
 from numpy.typing import NDArray
@@ -114,6 +115,13 @@ def test_rms_norm() -> None:
     expected = [[3 / root, 8 / root]] * 2
     assert rms_norm(x, weight, 0.0).tolist() == [pytest.approx(row) for row in expected]
     assert rms_norm(torch.zeros(1, 2), weight, 1e-6).tolist() == [[0, 0]]
+
+
+def test_partial_rotary_turns_the_first_part_of_a_head() -> None:
+    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
+    zero, one = torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
+    assert rotate(x, zero, one).tolist() == [[[-2, 1, 3, 4]]]  # a quarter turn of (1, 2)
+    assert rotate(x, torch.zeros(1, 1, 2), torch.ones(1, 1, 2)).tolist() == [[[-3, -4, 1, 2]]]
 
 
 def test_attention_bias_covers_cache_then_window() -> None:

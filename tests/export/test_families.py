@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lopa.export.checkpoint import CheckpointError
-from lopa.export.families import UnsupportedModelError, family_for
+from lopa.export.families import SourceTensor, UnsupportedModelError, family_for
 from lopa.export.source import open_source
 from lopa.export.spec import parameter_shapes
 
@@ -30,11 +30,11 @@ def test_dream_config_maps_to_the_spec(tmp_path: Path) -> None:
 
 def test_every_canonical_parameter_has_a_source(tmp_path: Path) -> None:
     source = open_source(write_checkpoint(tmp_path))
-    names = family_for({"model_type": "Dream"}).tensor_names(source.spec)
+    names = family_for({"model_type": "Dream"}, tmp_path).tensor_names(source.spec)
     assert names.keys() == parameter_shapes(source.spec).keys()
-    assert names["layers.1.gate.weight"].name == "model.layers.1.mlp.gate_proj.weight"
-    assert names["layers.1.gate.weight"].transposed
-    assert not names["embed"].transposed
+    gate = SourceTensor("model.layers.1.mlp.gate_proj.weight", True)
+    assert names["layers.1.gate.weight"] == gate
+    assert names["embed"] == SourceTensor("model.embed_tokens.weight", False)
 
 
 @pytest.mark.parametrize(("key", "size"), [("block_size", 8), ("block_length", 16)])
@@ -61,14 +61,16 @@ def test_explicit_head_dim(tmp_path: Path) -> None:
     assert "q_proj.weight is [64, 64], expected [128, 64]" in str(caught.value)
 
 
-def test_unknown_model_type_lists_the_known() -> None:
+def test_unknown_model_type_names_the_folder_and_lists_the_known() -> None:
+    folder = Path("some") / "model"
     with pytest.raises(UnsupportedModelError) as caught:
-        family_for({"model_type": "mamba"})
+        family_for({"model_type": "mamba"}, folder)
     assert str(caught.value) == (
-        "config.json: model_type is 'mamba', which lopa does not support; supported: Dream"
+        f"{folder / 'config.json'}: unsupported model_type 'mamba'; supported: "
+        "Dream, Fast_dLLM_Qwen, llada, llada2_moe, sdar, sdar_moe"
     )
-    with pytest.raises(UnsupportedModelError, match="model_type is None"):
-        family_for({})
+    with pytest.raises(UnsupportedModelError, match="unsupported model_type None"):
+        family_for({}, folder)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,7 @@ def test_unknown_model_type_lists_the_known() -> None:
         ({"use_sliding_window": True, "sliding_window": 64}, "sliding_window 64 is in use"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', expected true or false"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}, only null"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has sliding_att"),
         ({"block_size": 1.5}, "block_size is 1.5, expected a positive integer"),
     ],
 )

@@ -236,7 +236,8 @@ def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(checkpoint.glob("model*.safetensors")):
         shapes |= {name: tuple(tensor.shape) for name, tensor in read_tensors(path).items()}
-    shapes.setdefault("lm_head.weight", shapes["model.embed_tokens.weight"])
+    if "model.embed_tokens.weight" in shapes:
+        shapes.setdefault("lm_head.weight", shapes["model.embed_tokens.weight"])
     return shapes
 
 

@@ -18,6 +18,7 @@ from .conftest import OpenGolden
 TOLERANCE = 2e-4
 FILES = {"dream-tiny": "dream-tiny", "d2f-dream-lora-tiny": "dream-tiny+d2f-dream-lora-tiny"}
 CALLS = ("p1", "p2", "p3", "p4")
+NO_SLOTS = np.ones(0, np.bool_)
 
 Floats = NDArray[np.float32]
 Fields = dict[str, NDArray[Any]]
@@ -44,14 +45,14 @@ def test_full_masked_and_positioned_forwards(
     golden: Path, open_golden: OpenGolden, file: str
 ) -> None:
     engine, gap = _engine(open_golden, file), Gap()
-    cases = {n: c for n, c in _cases(golden, file).items() if not n.startswith("cache")}
+    cases = {n: c for n, c in read_cases(golden, file).items() if not n.startswith("cache")}
     for name, case in cases.items():
         ids = case["input_ids"][0]
         mask = case.get("attention_mask")
         visible = np.ones((len(ids), len(ids)), np.bool_) if mask is None else mask[0, 0] == 0
         positions = case.get("position_ids", np.arange(len(ids))[None])[0]
         engine.reset()
-        _compare(engine, gap, name, ids, positions, visible, 0, case["logits"][0])
+        compare_rows(engine, gap, name, ids, positions, visible, NO_SLOTS, case["logits"][0])
     assert {name.rstrip("0123456789") for name in cases} >= {"full", "mask", "pos"}
     gap.check()
 
@@ -59,7 +60,7 @@ def test_full_masked_and_positioned_forwards(
 @pytest.mark.parametrize("file", FILES)
 def test_four_calls_sharing_a_cache(golden: Path, open_golden: OpenGolden, file: str) -> None:
     engine, gap = _engine(open_golden, file), Gap()
-    cases = {n: c for n, c in _cases(golden, file).items() if n.startswith("cache")}
+    cases = {n: c for n, c in read_cases(golden, file).items() if n.startswith("cache")}
     assert cases
     for name, case in cases.items():
         engine.reset()
@@ -69,7 +70,8 @@ def test_four_calls_sharing_a_cache(golden: Path, open_golden: OpenGolden, file:
             visible = np.ones((len(ids), len(ids)), np.bool_)
             logits = case[f"{call}_logits"][0]
             positions = cached + np.arange(len(ids))
-            _compare(engine, gap, f"{name}.{call}", ids, positions, visible, cached, logits)
+            slots = np.ones(cached, np.bool_)
+            compare_rows(engine, gap, f"{name}.{call}", ids, positions, visible, slots, logits)
             written = int(case[f"{call}_update_kvcache"][0])
             if written:
                 engine.commit(np.arange(written), np.arange(cached, cached + written))
@@ -87,7 +89,7 @@ def _engine(open_golden: OpenGolden, file: str) -> OnnxRuntimeEngine:
     return engine
 
 
-def _cases(golden: Path, file: str) -> dict[str, Fields]:
+def read_cases(golden: Path, file: str) -> dict[str, Fields]:
     cases: dict[str, Fields] = defaultdict(dict)
     with np.load(golden / "logits" / f"{file}.npz") as archive:
         for key in archive:
@@ -96,28 +98,31 @@ def _cases(golden: Path, file: str) -> dict[str, Fields]:
     return cases
 
 
-def _compare(
+def compare_rows(
     engine: OnnxRuntimeEngine,
     gap: Gap,
     name: str,
     ids: NDArray[np.int64],
     positions: NDArray[np.int64],
     visible: NDArray[np.bool_],
-    cached: int,
-    logits: Floats,
+    slots: NDArray[np.bool_],
+    logits: Floats | None,
 ) -> None:
-    """Run one branch with `cached` slots in use and compare every row with its logits."""
+    """Run one branch that sees cache `slots` and compare every row with its logits, if given."""
     count = len(ids)
-    shape = engine.shape_for(Instance(1, count, max(cached, 1), count))
+    shape = engine.shape_for(Instance(1, count, max(len(slots), 1), count))
     inputs = engine.inputs(shape)
     assert inputs.input_ids.shape == (1, count)
     inputs.input_ids[:] = ids
     inputs.position_ids[:] = positions
     inputs.isolation_mask[:] = visible
-    inputs.cache_mask[:] = np.arange(shape.context) < cached
+    inputs.cache_mask[:] = False
+    inputs.cache_mask[: len(slots)] = slots
     inputs.head_rows[:] = np.arange(count)
     inputs.temperature[:] = 1
     outputs = engine.run(shape)
+    if logits is None:
+        return
     log_probs = _log_softmax(logits)
     expected = np.take_along_axis(log_probs, outputs.token_ids.astype(np.intp), 1)
     gap.add(f"{name} log_probs", outputs.log_probs, expected)

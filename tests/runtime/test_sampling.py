@@ -52,6 +52,13 @@ def test_measures(measure: str, confidence: list[float]) -> None:
     assert found.probability.tolist() == pytest.approx([0.5, 0.4])
 
 
+def test_a_cut_changes_the_entropy() -> None:
+    found = predict(Sampler(top_k=2, measure="entropy"))
+    third = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
+    assert found.entropy.tolist() == pytest.approx([third, math.log(2)])
+    assert found.confidence.tolist() == pytest.approx([-third, -math.log(2)])
+
+
 def test_cuts_renormalise_the_candidates() -> None:
     assert predict(Sampler(top_k=2)).probability.tolist() == pytest.approx([2 / 3, 0.5])
     assert predict(Sampler(top_k=1)).probability.tolist() == pytest.approx([1, 1])

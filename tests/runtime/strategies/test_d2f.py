@@ -97,7 +97,7 @@ def test_a_block_that_does_not_fit_is_reported() -> None:
 def test_every_active_block_fills_what_is_strictly_above_the_threshold() -> None:
     branch = begin(replace(RULES, confidence=0.5), blocks=2)
     found = predictions({3: 0.5, 4: 0.75, 5: 0.1, 6: 0.2, 7: 0.75, 8: 0.5, 9: 0.6, 10: 0.1})
-    filled = replace(RULES, confidence=0.5).fill(branch, found, 0)
+    filled = replace(RULES, confidence=0.5).fill(branch, found)
     assert filled == [(4, 104), (7, 107), (9, 109)]
 
 
@@ -105,9 +105,9 @@ def test_only_a_complete_block_is_forced() -> None:
     branch = begin(blocks=2)
     branch.blocks[1].complete = True
     found = predictions({3: 0.2, 4: 0.3, 5: 0.3, 6: 0.1, 7: 0.8, 8: 0.8, 9: 0.8, 10: 0.8})
-    assert RULES.fill(branch, found, 0) == [(4, 104)]  # the earlier of two equals
+    assert RULES.fill(branch, found) == [(4, 104)]  # the earlier of two equals
     branch.blocks[2].complete = True
-    assert RULES.fill(branch, found, 0) == [(4, 104), (7, 107)]
+    assert RULES.fill(branch, found) == [(4, 104), (7, 107)]
 
 
 def test_the_measure_ranks_and_the_probability_passes() -> None:
@@ -115,16 +115,16 @@ def test_the_measure_ranks_and_the_probability_passes() -> None:
     branch.blocks[1].complete = True
     ranks = {3: -1.0, 4: -0.1, 5: -2.0, 6: -3.0}
     chances = {3: 0.5, 4: 0.4, 5: 0.3, 6: 0.2}
-    assert RULES.fill(branch, predictions(ranks, probability=chances), 0) == [(4, 104)]
+    assert RULES.fill(branch, predictions(ranks, probability=chances)) == [(4, 104)]
     sure = predictions(ranks, probability={**chances, 6: 0.95})
-    assert RULES.fill(branch, sure, 0) == [(6, 106)]
+    assert RULES.fill(branch, sure) == [(6, 106)]
 
 
 def test_retired_and_cached_blocks_are_not_filled() -> None:
     branch = begin(blocks=2)
     branch.blocks[1].state = BlockState.TO_CACHE
     found = predictions({3: 1.0, 7: 0.95})
-    assert RULES.fill(branch, found, 0) == [(7, 107)]
+    assert RULES.fill(branch, found) == [(7, 107)]
 
 
 def test_settling_moves_blocks_on() -> None:

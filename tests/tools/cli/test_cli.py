@@ -60,7 +60,7 @@ def test_version(lopa: Lopa) -> None:
         (
             ["frob"],
             "argument COMMAND: invalid choice: 'frob' (choose from 'export', 'build', "
-            "'generate', 'inspect', 'bench'); see lopa --help",
+            "'generate', 'inspect', 'bench', 'eval'); see lopa --help",
         ),
         (["inspect", "x", "--fast"], "unknown arguments: --fast; see lopa inspect --help"),
         (

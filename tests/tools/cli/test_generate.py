@@ -148,8 +148,9 @@ def test_mask_token_in_a_prompt_is_data(lopa: Lopa, tiny_bundle: Path) -> None:
         ),
         (
             ["--prompt", "x", "--score", "luck", "--strategy", "magic", "--top-k", 17],
-            "strategy is 'magic', expected one of ['lopa', 'd2f', 'vanilla']; score is 'luck', "
-            "expected one of ['bottom_fraction', 'mean_confidence', 'mixed', 'reward_entropy']; "
+            "strategy is 'magic', expected one of ['lopa', 'd2f', 'vanilla', 'fast-dllm', "
+            "'block-diffusion']; score is 'luck', expected one of ['bottom_fraction', "
+            "'least_segment', 'mean_confidence', 'mixed', 'reward_entropy', 'sliding_minimum']; "
             "top-k is 17, the bundle keeps 16 candidates per position (export with --candidates)",
         ),
         (

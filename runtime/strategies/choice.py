@@ -1,0 +1,115 @@
+"""From settings to a strategy: what each base offers, and the object that decodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..manifest import ModelInfo
+from .block_diffusion import BlockDiffusion
+from .d2f import D2F, block_count
+from .fast_dllm import FastDLLM
+from .protocol import Strategy
+from .vanilla import SCHEDULES, Vanilla
+
+if TYPE_CHECKING:
+    from ..options import DecodeOptions
+
+BASES = ("d2f", "vanilla", "fast-dllm", "block-diffusion")
+STRATEGIES = ("lopa", *BASES)
+
+# What a setting may be on each base, the default first.
+CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "fill": {
+        "d2f": ("threshold",),
+        "vanilla": ("quota",),
+        "fast-dllm": ("threshold", "factor", "quota"),
+        "block-diffusion": ("threshold", "quota", "sequential"),
+    },
+    "cache": {
+        "d2f": ("prefix",),
+        "vanilla": ("none",),
+        "fast-dllm": ("prefix", "none", "dual"),
+        "block-diffusion": ("prefix", "none", "dual"),
+    },
+    "stop": {
+        "d2f": ("block", "none"),
+        "vanilla": ("none",),
+        "fast-dllm": ("none",),
+        "block-diffusion": ("token", "block", "none"),
+    },
+    "schedule": dict.fromkeys(BASES, tuple(SCHEDULES)),
+    "revision": dict.fromkeys(BASES, ("v1", "legacy")),
+}
+
+_NEEDS = {
+    "full": (
+        "needs a model trained with full attention, this {family} model was trained block-causal; "
+        "use block-diffusion, or a bundle of a Dream, DiffuCoder or LLaDA checkpoint"
+    ),
+    "block-causal": (
+        "needs a model trained block-causal, this {family} model was trained with full attention; "
+        "use d2f, fast-dllm or vanilla, or a bundle of an SDAR, Fast-dLLM v2 or LLaDA2 checkpoint"
+    ),
+}
+
+
+def attention_fault(base: str, model: ModelInfo) -> str | None:
+    """Say why `base` cannot decode `model`, if so, and which bundle would do."""
+    needed = "block-causal" if base == "block-diffusion" else "full"
+    if model.window_attention == needed:
+        return None
+    return f"{base} {_NEEDS[needed].format(family=model.family)}"
+
+
+def make_strategy(options: DecodeOptions, model: ModelInfo) -> Strategy:
+    """Build the base strategy of resolved options."""
+    assert options.block_size is not None
+    assert options.max_new_tokens is not None
+    assert options.fill is not None
+    assert options.cache is not None
+    assert options.schedule is not None
+    assert options.stop is not None
+    if options.rules == "d2f":
+        return D2F(
+            block_size=options.block_size,
+            max_blocks=block_count(options.max_new_tokens, options.block_size),
+            add_threshold=options.add_threshold,
+            complete_threshold=options.complete_threshold,
+            confidence=options.confidence,
+            block_causal=options.window_attention == "block-causal",
+            stops=options.stop != "none",
+        )
+    if options.rules == "block-diffusion":
+        return BlockDiffusion(
+            block_size=options.block_size,
+            small_block_size=options.small_block_size or options.block_size,
+            new_tokens=options.max_new_tokens,
+            steps=options.block_steps or options.block_size,
+            fill_by=options.fill,
+            threshold=options.confidence,
+            cache=options.cache,
+            logit_shift=model.logit_shift,
+            stop=options.stop,
+            stop_token_ids=model.stop_token_ids,
+            legacy=options.revision == "legacy",
+        )
+    assert options.steps is not None
+    if options.rules == "vanilla":
+        return Vanilla(
+            new_tokens=options.max_new_tokens,
+            steps=options.steps,
+            block_size=options.block_size,
+            schedule=options.schedule,
+        )
+    return FastDLLM(
+        new_tokens=options.max_new_tokens,
+        steps=options.steps,
+        block_size=options.block_size,
+        fill_by=options.fill,
+        threshold=options.confidence,
+        factor=options.factor or 1.0,
+        schedule=options.schedule,
+        cache=options.cache,
+        logit_shift=model.logit_shift,
+        legacy=options.revision == "legacy",
+    )

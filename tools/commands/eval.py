@@ -1,0 +1,208 @@
+"""Score a bundle on tasks, and what each setting costs and gains.
+
+Tasks with problems of their own: words, sudoku, countdown, functions (demo: all four). From your
+files: gsm8k, math, humaneval, mbpp, and the public sudoku and countdown sets (NAME=FILE).
+
+--sweep decodes every problem once per value, side by side, and compares with the first value;
+--picture draws one decode, position by step. Both draw with matplotlib (extra report).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import natural, positive
+from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
+from ..display.report import columns, print_report
+
+if TYPE_CHECKING:
+    from ...runtime.session import Session
+    from ..eval.evaluate import Encoded, Variant
+    from ..eval.samples import Sample
+    from ..eval.sweep import Sweep
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `lopa eval`."""
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder made by lopa build")
+    parser.add_argument(
+        "--task",
+        metavar="NAME[=FILE]",
+        action="extend",
+        nargs="+",
+        required=True,
+        help="tasks, with your file of problems (JSON lines, also .gz; a JSON array; a folder)",
+    )
+    parser.add_argument("--limit", metavar="N", type=positive, help="problems of each task")
+    parser.add_argument(
+        "--limit-seed",
+        metavar="N",
+        type=natural,
+        help="draw them with this seed (default: the first N)",
+    )
+    parser.add_argument(
+        "--shots",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="file of worked examples put before every problem of a task",
+    )
+    parser.add_argument(
+        "--shot-count", metavar="N", type=positive, default=4, help="first N of them (default 4)"
+    )
+    parser.add_argument("--raw", action="store_true", help="no chat template, no instruction")
+    parser.add_argument(
+        "--skip-long",
+        action="store_true",
+        help="leave out problems that do not fit the bundle (default: an error)",
+    )
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument(
+        "--sweep", metavar="FIELD=A,B,...", help="compare values of one decode setting"
+    )
+    more.add_argument("--picture", metavar="ID", help="only draw the decode of this problem")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="folder of samples, summary and pictures"
+    )
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--resume", action="store_true", help="continue the run in --output")
+    kept.add_argument("--force", action="store_true", help="replace the run in --output")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_decode_flags(parser)
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, decode and grade, write and print."""
+    from ...runtime.contract import LopaError
+    from ...runtime.session import open_bundle
+    from ..eval.evaluate import Variant, encode_suite
+    from ..eval.record import new_summary
+    from ..eval.suite import Selection, load_suite
+    from ..eval.sweep import parse_sweep
+
+    if args.output is None and (args.sweep or args.picture or args.resume or args.force):
+        flag = next(f for f in ("sweep", "picture", "resume", "force") if getattr(args, f))
+        raise LopaError(f"--{flag} needs --output DIR")
+    if args.sweep or args.picture:
+        import matplotlib  # noqa: F401  # a missing one is said before hours of decoding
+    options = decode_options(args)
+    field, variants = None, [Variant(None, options)]
+    if args.sweep:
+        field, variants = parse_sweep(args.sweep, options)
+    selection = Selection(args.limit, args.limit_seed, tuple(args.shots), args.shot_count, args.raw)
+    suite = load_suite(args.task, selection)
+    session = open_bundle(
+        args.bundle, provider=args.provider, threads=args.threads, verify=not args.no_verify
+    )
+    for variant in variants:
+        variant.options.check(session.manifest)
+    encoded, skipped = encode_suite(session, suite, variants, args.raw, args.skip_long)
+    if args.picture:
+        return _draw(args, session, encoded, variants[0])
+    summary = new_summary(
+        session,
+        suite,
+        options,
+        selection,
+        {"provider": args.provider, "threads": args.threads, "skip_long": args.skip_long},
+        None if field is None else {"field": field, "values": [v.value for v in variants]},
+    )
+    return _score(args, session, encoded, variants, {**summary, "skipped": skipped})
+
+
+def _score(
+    args: argparse.Namespace,
+    session: Session,
+    encoded: Sequence[Encoded],
+    variants: Sequence[Variant],
+    summary: dict[str, Any],
+) -> int:
+    from ..eval import record
+    from ..eval.evaluate import evaluate
+    from ..eval.samples import FILE, SampleLog
+    from ..eval.score_bar import show_scores
+    from ..eval.sweep import compare
+    from ..eval.totals import totals_by_task
+
+    before: list[Sample] = []
+    if args.output is not None:
+        summary, before = record.open_run(args.output, summary, args.resume, args.force)
+    log = SampleLog(None if args.output is None else args.output / FILE, before)
+    try:
+        with show_scores(len(encoded) * len(variants), before, not args.quiet) as progress:
+            evaluate(session, encoded, variants, log, progress)
+    finally:
+        log.close()
+    labels = list(summary["tasks"])
+    sweep = None
+    if summary["sweep"] is None:
+        totals = totals_by_task(log.samples, labels)
+        results = {"scores": {name: item.to_json() for name, item in totals.items()}}
+    else:
+        sweep = compare(**summary["sweep"], samples=log.samples, labels=labels)
+        results = {"comparison": sweep.to_json()}
+    summary = record.finished(summary, **results)
+    if args.output is not None:
+        record.write_json(args.output / record.SUMMARY, summary)
+    if sweep is not None:
+        from ..eval.curve import draw_curve
+
+        record.write_json(args.output / "sweep.json", sweep.to_json())
+        title = f"{', '.join(labels)}: {session.manifest.source.checkpoint}"
+        draw_curve(sweep, title, args.output / "sweep.png")
+    if args.json:
+        print(json.dumps(summary, ensure_ascii=False))
+    else:
+        _print(args, log.samples, labels, sweep, summary["skipped"])
+    return 0
+
+
+def _print(
+    args: argparse.Namespace,
+    samples: Sequence[Sample],
+    labels: Sequence[str],
+    sweep: Sweep | None,
+    skipped: Sequence[str],
+) -> None:
+    from ..eval.sweep import ALLOWED_LOSS, task_table, value_table
+    from ..eval.totals import score_table, totals_by_task
+
+    if sweep is None:
+        print("\n".join(columns(score_table(totals_by_task(samples, labels)))))
+    else:
+        best = f"{sweep.field} {sweep.best.value}"
+        found = f"highest TPF at no more than {ALLOWED_LOSS:g} point of score lost: {best}"
+        sections = [
+            ("values", columns(value_table(sweep))),
+            ("tasks", columns(task_table(sweep))),
+            ("best", [found]),
+        ]
+        print_report(f"lopa eval: {args.sweep}", sections)
+    if args.quiet:
+        return
+    notes = [f"left out, too long for the bundle: {len(skipped)} problems"] if skipped else []
+    if any(sample.limited for sample in samples):
+        notes.append("blocks had to wait for room in the window; try lopa build --window")
+    notes += [f"wrote {args.output}"] if args.output is not None else []
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def _draw(
+    args: argparse.Namespace, session: Session, encoded: Sequence[Encoded], variant: Variant
+) -> int:
+    from ..eval.draw import draw_decode, find_problem
+
+    chosen = find_problem(args.picture, encoded)
+    picture, record = draw_decode(session, chosen, variant, args.output)
+    if args.json:
+        print(json.dumps(record, ensure_ascii=False))
+    else:
+        print("\n".join([picture.title, picture.subtitle, *record["files"]]))
+    return 0

@@ -1,0 +1,104 @@
+"""Rows of problem files: JSON lines (also gzipped), a JSON array, or a folder of JSON objects."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...runtime.contract import LopaError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One object with its place (`file:line`, for messages) and its number in the file from 1."""
+
+    where: str
+    number: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a file holds: usable rows, a message per bad line, and the sha256 of the bytes read."""
+
+    rows: tuple[Row, ...]
+    faults: tuple[str, ...]
+    sha256: str
+
+
+def read_rows(path: Path) -> Rows:
+    """Read all rows; raises LopaError only if the file as a whole cannot be read."""
+    rows, faults, digest = [], [], hashlib.sha256()
+    for count, file in enumerate(_files(path), 1):
+        text = _text(file, digest)
+        alone = count if path.is_dir() else None
+        for where, number, found in _objects(file, text, alone):
+            if isinstance(found, dict):
+                rows.append(Row(where, number, found))
+            else:
+                faults.append(f"{where}: {found}")
+    return Rows(tuple(rows), tuple(faults), digest.hexdigest())
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.rglob("*.json"))
+    if not found:
+        raise LopaError(f"{path} has no .json files; give a .jsonl file or a folder with them")
+    return found
+
+
+def _text(path: Path, digest: Any) -> str:
+    try:
+        data = path.read_bytes()
+        digest.update(data)
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LopaError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise LopaError(f"{path} is not a complete gzip file ({error})") from None
+    except OSError as error:
+        raise LopaError(f"cannot read problems from {path}: {error.strerror}") from None
+
+
+def _objects(
+    path: Path, text: str, alone: int | None
+) -> Iterator[tuple[str, int, dict[str, Any] | str]]:
+    """Place, number, and the object or what is wrong with it.
+
+    `alone` is the number of a file that holds a single object.
+    """
+    if path.name.removesuffix(".gz").endswith(".json"):
+        found = _parse(text)
+        if alone is not None or not isinstance(found, list):
+            yield str(path), alone or 1, _object(found)
+            return
+        for index, item in enumerate(found, 1):
+            yield f"{path}#{index}", index, _object(item)
+        return
+    for line_number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{path}:{line_number}", line_number, _object(_parse(line))
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"not valid JSON ({error.msg} at column {error.colno})"
+
+
+def _object(found: Any) -> dict[str, Any] | str:
+    if isinstance(found, dict):
+        return found
+    wrong = isinstance(found, str) and found.startswith("not valid JSON")
+    return found if wrong else f"{type(found).__name__}, expected an object"

@@ -1,0 +1,218 @@
+"""One decode setting over several values: the variants, and how they compare to the base."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NoReturn
+
+from ...runtime.contract import LopaError
+from ...runtime.options import DecodeOptions
+from ..decode_flags import add_decode_flags
+from .evaluate import Variant
+from .samples import Sample
+from .totals import Totals, overall, totals_by_task
+
+ALLOWED_LOSS = 1.0  # points of score that the best value may lose against the base
+ALIASES = {"threshold": "confidence"}
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Seconds of the base over seconds of a value, problem by problem: median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of the swept setting against the base."""
+
+    value: Any
+    totals: Mapping[str, Totals]  # by task; "all" when there is more than one
+    score_change: float  # points, over all tasks
+    tpf_gain: float
+    useful_tpf_gain: float
+    speed_up: SpeedUp
+
+    @property
+    def overall(self) -> Totals:
+        """Totals over all tasks."""
+        return overall(self.totals)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All values of a setting; `best` has the highest TPF at no more than ALLOWED_LOSS."""
+
+    field: str
+    base: Value
+    best: Value
+    values: tuple[Value, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Content of sweep.json."""
+        return {
+            "field": self.field,
+            "base": self.base.value,
+            "best": self.best.value,
+            "allowed_loss": ALLOWED_LOSS,
+            "values": [
+                {
+                    "value": item.value,
+                    "score_change": round(item.score_change, 4),
+                    "tpf_gain": round(item.tpf_gain, 4),
+                    "useful_tpf_gain": round(item.useful_tpf_gain, 4),
+                    "speed_up": {k: round(v, 4) for k, v in asdict(item.speed_up).items()},
+                    "tasks": {name: totals.to_json() for name, totals in item.totals.items()},
+                }
+                for item in self.values
+            ],
+        }
+
+
+class _ValueParser(argparse.ArgumentParser):
+    """A parser whose errors can be caught."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise LopaError."""
+        raise LopaError(message)
+
+
+def parse_sweep(text: str, options: DecodeOptions) -> tuple[str, list[Variant]]:
+    """Read `FIELD=a,b,c` by the rules of the field's own flag; returns the field and variants."""
+    name, _, listed = text.partition("=")
+    name = name.strip().replace("-", "_")
+    name = ALIASES.get(name, name)
+    parser = _ValueParser(allow_abbrev=False, add_help=False)
+    add_decode_flags(parser)
+    known = [
+        action.dest
+        for action in parser._actions
+        if action.nargs != 0 and action.dest in {field.name for field in fields(DecodeOptions)}
+    ]
+    if name not in known or not listed.strip():
+        raise LopaError(f"--sweep {text}: expected FIELD=a,b,... with a field of {sorted(known)}")
+    values = []
+    for part in listed.split(","):
+        try:
+            found = parser.parse_args([f"--{name.replace('_', '-')}={part.strip()}"])
+        except LopaError as error:
+            raise LopaError(f"--sweep {text}: {error}") from None
+        value = getattr(found, name)
+        if value in values:
+            raise LopaError(f"--sweep {text}: {value} is given twice")
+        values.append(value)
+    if len(values) < 2:
+        raise LopaError(f"--sweep {text}: give at least two values")
+    if name == "lookahead":
+        if options.strategy != "lopa":
+            raise LopaError(
+                f"--sweep {text}: strategy {options.strategy} has no lookahead; use "
+                f"--strategy lopa --base {options.strategy}"
+            )
+        values.sort()  # 0, the base strategy alone, comes first where it is given
+    return name, [Variant(value, replace(options, **{name: value})) for value in values]
+
+
+def compare(
+    field: str, values: Sequence[Any], samples: Sequence[Sample], labels: Sequence[str]
+) -> Sweep:
+    """Compare every value with the first one."""
+    by_value = {value: [s for s in samples if s.variant == value] for value in values}
+    base_samples = {(s.task, s.id): s for s in by_value[values[0]]}
+    base_totals = totals_by_task(base_samples.values(), labels)
+    compared = tuple(
+        _compare(value, by_value[value], base_samples, overall(base_totals), labels)
+        for value in values
+    )
+    base = compared[0]
+    safe = [item for item in compared if item.score_change >= -ALLOWED_LOSS - 1e-9]
+    best = max(safe, key=lambda item: item.overall.tpf)
+    return Sweep(field, base, best, compared)
+
+
+def _compare(
+    value: Any,
+    samples: Sequence[Sample],
+    base_samples: Mapping[tuple[str, str], Sample],
+    base: Totals,
+    labels: Sequence[str],
+) -> Value:
+    totals = totals_by_task(samples, labels)
+    found = overall(totals)
+    ratios = [
+        base_samples[sample.task, sample.id].seconds / sample.seconds
+        for sample in samples
+        if sample.seconds
+    ]
+    return Value(
+        value,
+        totals,
+        found.score - base.score,
+        found.tpf / base.tpf if base.tpf else 0.0,
+        found.useful_tpf / base.useful_tpf if base.useful_tpf else 0.0,
+        _spread(ratios),
+    )
+
+
+def _spread(ratios: Sequence[float]) -> SpeedUp:
+    if len(ratios) < 2:
+        only = ratios[0] if ratios else 0.0
+        return SpeedUp(only, only, only)
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return SpeedUp(median, low, high)
+
+
+def value_table(sweep: Sweep) -> list[tuple[str, ...]]:
+    """One row per value, over all tasks."""
+    head = (
+        sweep.field, "correct", "score %", "change", "TPF", "useful TPF", "TPF gain",
+        "rows/token", "rows/step", "tokens/s", "speed-up (quartiles)",
+    )  # fmt: skip
+    rows = [
+        (
+            str(item.value),
+            f"{item.overall.correct}/{item.overall.problems}",
+            f"{item.overall.score:.1f}",
+            f"{item.score_change:+.1f}",
+            f"{item.overall.tpf:.2f}",
+            f"{item.overall.useful_tpf:.2f}",
+            f"{item.tpf_gain:.2f}x",
+            f"{item.overall.rows_per_token:.1f}",
+            f"{item.overall.rows_per_step:.0f}",
+            f"{item.overall.tokens_per_second:.0f}",
+            f"{item.speed_up.median:.2f}x ({item.speed_up.low:.2f}-{item.speed_up.high:.2f})",
+        )
+        for item in sweep.values
+    ]
+    return [head, *rows]
+
+
+def task_table(sweep: Sweep) -> list[tuple[str, ...]]:
+    """One row per task: the base against the best value, as the paper's tables have it."""
+    base, best = sweep.base.value, sweep.best.value
+    head = (
+        "task", f"TPF at {base}", f"TPF at {best}", "TPF gain", "useful TPF gain",
+        f"score at {base}", f"score at {best}", "change",
+    )  # fmt: skip
+    rows = []
+    for name, before in sweep.base.totals.items():
+        after = sweep.best.totals[name]
+        rows.append(
+            (
+                name,
+                f"{before.tpf:.2f}",
+                f"{after.tpf:.2f}",
+                f"{after.tpf / before.tpf if before.tpf else 0:.2f}x",
+                f"{after.useful_tpf / before.useful_tpf if before.useful_tpf else 0:.2f}x",
+                f"{before.score:.1f}",
+                f"{after.score:.1f}",
+                f"{after.score - before.score:+.1f}",
+            )
+        )
+    return [head, *rows]
