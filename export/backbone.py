@@ -144,7 +144,8 @@ class StepModule(nn.Module):
         product = (
             nn.functional.linear(normed, self.embed) if self.head is None else normed @ self.head
         )
-        return product.float() / temperature
+        logits = product.float() if self.head_bias is None else product.float() + self.head_bias
+        return logits / temperature
 
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top-K tokens, their log-probabilities and the entropy (nats) of logits [R, V].

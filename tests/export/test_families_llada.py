@@ -8,6 +8,7 @@ import torch
 from lopa.export.checkpoint import CheckpointError
 from lopa.export.source import open_source
 
+from .test_backbone import load
 from .tiny_checkpoint import IM_END, MASK, PAD, edit_json, write_adapter
 from .tiny_family import HIDDEN, LAYERS, VOCAB, Shapes, write_family
 
@@ -96,6 +97,15 @@ def test_bias_everywhere(tmp_path: Path) -> None:
     for canonical, stored in (("layers.0.up.bias", "blocks.0.up_proj"), ("head_bias", "ff_out")):
         expected = source.checkpoint.read(f"{ROOT}.{stored}.bias")
         assert torch.equal(source.weights.read(canonical), expected)
+    module, hidden = load(tmp_path), torch.randn(3, HIDDEN)
+    with torch.no_grad():
+        scaled = module.logits(hidden, torch.tensor([0.5])) * 0.5
+        bias = source.weights.read("head_bias")
+        assert module.head_bias is not None
+        module.head_bias.zero_()
+        torch.testing.assert_close(
+            scaled - module.logits(hidden, torch.ones(1)), bias.expand(3, -1)
+        )
     edit_json(tmp_path / "config.json", bias_for_layer_norm=None)
     with pytest.raises(CheckpointError, match="include_bias gives the norms a bias too"):
         open_source(tmp_path)

@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ...export.source import open_source
+from ...runtime.contract import LopaError
 
 Cache = list[tuple[Tensor, Tensor]]  # per layer keys and values [1, H, n, D]
 
@@ -19,6 +20,11 @@ class EagerModel:
     def __init__(self, checkpoint: Path) -> None:
         source = open_source(checkpoint)
         self.spec, self.info = source.spec, source.spec.info
+        if self.info.family != "dream":
+            raise LopaError(
+                f"{checkpoint} is of the {self.info.family} family; the eager baseline of "
+                "lopa bench covers dream only"
+            )
         read = source.weights.read
         self.weights = {
             name: (read(name).T.contiguous() if _is_matrix(name) else read(name))

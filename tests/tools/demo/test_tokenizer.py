@@ -50,6 +50,7 @@ def test_special_tokens_and_template(tokenizer: Tokenizer, tmp_path: Path) -> No
     )
     assert rendered == chat_text("Hi")
     start = tokenizer.token_to_id("<|im_start|>")
+    assert start is not None
     assert tokenizer.encode(rendered).ids.count(start) == 2
 
 
