@@ -20,11 +20,7 @@ class EagerModel:
     def __init__(self, checkpoint: Path) -> None:
         source = open_source(checkpoint)
         self.spec, self.info = source.spec, source.spec.info
-        if self.info.family != "dream":
-            raise LopaError(
-                f"{checkpoint} is of the {self.info.family} family; the eager baseline of "
-                "lopa bench covers dream only"
-            )
+        check_family(self.info.family)
         read = source.weights.read
         self.weights = {
             name: (read(name).T.contiguous() if _is_matrix(name) else read(name))
@@ -75,6 +71,12 @@ class EagerModel:
         bias = self.weights.get(f"{name}.bias")
         y = F.linear(x, self.weights[f"{name}.weight"], bias)
         return y.view(1, x.shape[1], heads, self.info.head_dim).transpose(1, 2)
+
+
+def check_family(family: str) -> None:
+    """Raise LopaError for a family whose layers this model does not have."""
+    if family != "dream":
+        raise LopaError(f"the eager baseline of lopa bench covers the dream family, not {family}")
 
 
 def _is_matrix(name: str) -> bool:

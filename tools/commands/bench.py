@@ -65,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
     from ...graphs.bundle import build_bundle
     from ...graphs.instances import plan_instances
     from ..bench.compare import cold_start_seconds, compare
+    from ..bench.eager_model import check_family
 
     with tempfile.TemporaryDirectory(prefix="lopa-bench-") as name:
         folder = Path(name)
         checkpoint, title = _checkpoint(args, folder)
-        export_model(checkpoint, folder / "model")
+        check_family(export_model(checkpoint, folder / "model").model.family)
         instances = plan_instances(args.lookahead, [args.window], [args.context], [args.context])
         manifest = build_bundle(folder / "model", folder / "bundle", instances)
         prompts = _prompts(args, folder / "bundle", manifest)
