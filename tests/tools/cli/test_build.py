@@ -176,8 +176,9 @@ def test_unknown_model_type(lopa: Lopa, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "tiny", model_type="llama")
     shown = lopa("export", checkpoint, "-o", tmp_path / "x")
     assert shown.status == 1
-    assert shown.err.startswith(
-        "lopa: error: config.json: model_type is 'llama', which lopa does not support; supported: "
+    assert shown.err == (
+        f"lopa: error: {checkpoint / 'config.json'}: unsupported model_type 'llama'; supported: "
+        "Dream, Fast_dLLM_Qwen, llada, llada2_moe, sdar, sdar_moe\n"
     )
 
 
