@@ -1,4 +1,4 @@
-"""Held-out accuracy of a training state by batched, greedy, cache-free D2F decoding."""
+"""Held-out accuracy of the network by batched, greedy, cache-free D2F decoding."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .model import DreamNetwork, Shape
+from .model import DreamNetwork, load_network
 from .objective import BLOCK, Specials
 from .problem import Problem
 from .problems import TASKS, generate, grade, load_public
 from .tokenizer import chat_text
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -147,19 +149,11 @@ def evaluate(
     }
 
 
-def load_average(path: Path) -> DreamNetwork:
-    """The averaged weights of a training state."""
-    state = torch.load(path, weights_only=True)
-    net = DreamNetwork(Shape(**state["shape"]))
-    net.load_state_dict(state["average"])
-    return net
-
-
 def main() -> None:
     """Prints one JSON line per task, and per public file where given."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="state.pt of a training run")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json")
+    parser.add_argument("--weights", type=Path, default=CHECKPOINT, help="folder or state.pt")
+    parser.add_argument("--tokenizer", type=Path, default=CHECKPOINT / "tokenizer.json")
     parser.add_argument("--count", type=int, default=64, help="held-out problems per task")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--public", type=Path, nargs="*", default=[], help="public test files")
@@ -171,7 +165,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     decoding = Decoding(confidence=options.confidence, full_window=options.full_window)
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
-    net = load_average(options.state)
+    net = load_network(options.weights)
     sets = {task: generate(task, options.seed, options.count, held_out=True) for task in TASKS}
     for path in options.public:
         sets[path.stem] = load_public(path)[: options.public_count]

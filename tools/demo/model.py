@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -144,6 +147,20 @@ class DreamNetwork(nn.Module):
         """As `hidden`, then the vocabulary head: logits [B, L, vocab]."""
         logits: Tensor = self.lm_head(self.hidden(ids, attend, positions))
         return logits
+
+
+def load_network(path: Path) -> DreamNetwork:
+    """The network of a checkpoint folder, or the averaged weights of a training state (.pt)."""
+    if path.is_dir():
+        config = json.loads((path / "config.json").read_text())
+        shape = Shape(**{field.name: config[field.name] for field in fields(Shape)})
+        weights = load_file(path / "model.safetensors")
+    else:
+        state = torch.load(path, weights_only=True)
+        shape, weights = Shape(**state["shape"]), state["average"]
+    net = DreamNetwork(shape)
+    net.load_state_dict(weights)
+    return net
 
 
 def rotate_half(x: Tensor) -> Tensor:

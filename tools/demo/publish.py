@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from .evaluate import load_average
-from .model import DreamNetwork, Shape
+from .model import DreamNetwork, Shape, load_network
 from .objective import BLOCK
 from .problem import Problem, write_problems
 from .problems import TASKS, generate
@@ -103,7 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.state:
         tokenizer = Tokenizer.from_file(str(options.tokenizer))
-        net = load_average(options.state)
+        net = load_network(options.state)
         head_without_undefined_rows(net, tokenizer)
         write_checkpoint(net, tokenizer, options.out / "checkpoint")
     if options.problems:

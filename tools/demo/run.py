@@ -46,21 +46,24 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
-        tokens = sum(result.useful_tokens for result in self.results)
-        steps = sum(result.steps for result in self.results)
-        rows = sum(result.rows for result in self.results)
-        seconds = sum(result.seconds for result in self.results)
+
+        def total(name: str) -> float:
+            return float(sum(getattr(result, name) for result in self.results))
+
+        useful, steps = total("useful_tokens"), total("steps")
         return (
             self.strategy,
             f"{self.correct}/{len(self.results)}",
-            str(steps),
-            f"{tokens / steps:.2f}",
-            f"{rows / tokens:.0f}",
-            f"{tokens / seconds:.0f}",
+            f"{steps:.0f}",
+            f"{total('tokens') / steps:.2f}",
+            f"{useful / steps:.2f}",
+            f"{total('rows') / useful:.0f}",
+            f"{useful / total('seconds'):.0f}",
         )
 
 
-HEAD = ("strategy", "correct", "steps", "TPF", "rows/token", "tokens/s")
+# TPF counts every committed token; useful tokens end with the first stop token.
+HEAD = ("strategy", "correct", "steps", "TPF", "useful TPF", "rows/token", "tokens/s")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .corpus import GENERATED, Corpus
-from .model import DreamNetwork, Shape
+from .model import DreamNetwork, Shape, load_network
 from .objective import (
     KIND_SHARES,
     KINDS,
@@ -233,6 +233,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true", help="continue from OUT/state.pt")
+    parser.add_argument("--start-from", type=Path, help="weights: checkpoint folder or state.pt")
     parser.add_argument("--steps", type=int, default=recipe.steps)
     parser.add_argument("--causal-steps", type=int, default=recipe.causal_steps)
     parser.add_argument("--learning-rate", type=float, default=recipe.learning_rate)
@@ -254,6 +255,10 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
     specials = Specials.of(tokenizer)
     trainer = Trainer(recipe, Shape())
+    if options.start_from:
+        weights = load_network(options.start_from).state_dict()
+        trainer.net.load_state_dict(weights)
+        trainer.average.load_state_dict(weights)
     if options.resume:
         trainer.load(options.out / "state.pt")
         print(f"resumed at step {trainer.step}", file=sys.stderr)

@@ -2,12 +2,20 @@ import json
 from pathlib import Path
 
 import torch
-from lopa.tools.demo.evaluate import Decoding, completion_text, decode_all
-from lopa.tools.demo.model import DreamNetwork, Shape
+from lopa.tools.demo.evaluate import (
+    CHECKPOINT,
+    Decoding,
+    completion_text,
+    decode_all,
+    evaluate,
+)
+from lopa.tools.demo.model import DreamNetwork, Shape, load_network
 from lopa.tools.demo.objective import Specials
+from lopa.tools.demo.problems import generate
 from lopa.tools.demo.publish import write_checkpoint
 from lopa.tools.demo.tokenizer import train_tokenizer
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 EOS, MASK = 60, 61
@@ -71,3 +79,12 @@ def test_completion_ends_at_end_of_text() -> None:
     (decode,) = decode_all(Oracle(99, 0), [[1]], Decoding(max_blocks=1), Specials(EOS, MASK))
     decode.ids = [1, *ids, specials.eos, 7]
     assert completion_text(tokenizer, decode, specials.eos) == "answer: 14"
+
+
+def test_shipped_checkpoint_is_small_and_solves_problems() -> None:
+    assert (CHECKPOINT / "model.safetensors").stat().st_size < 8_000_000
+    net = load_network(CHECKPOINT)
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    for task in ("sudoku", "words"):
+        problems = generate(task, 31, 10, held_out=True)
+        assert evaluate(net, tokenizer, problems, Decoding())["accuracy"] >= 0.7

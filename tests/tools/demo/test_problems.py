@@ -5,6 +5,7 @@ import pytest
 from lopa.tools.demo import countdown, sudoku
 from lopa.tools.demo.problem import Problem, is_held_out, read_problems, write_problems
 from lopa.tools.demo.problems import TASKS, generate, grade, load_public
+from lopa.tools.demo.publish import HELD_OUT_COUNT, HELD_OUT_SEED, held_out_problems
 
 
 @pytest.mark.parametrize("task", [*TASKS, "drills"])
@@ -47,6 +48,8 @@ def test_published_problem_files_are_held_out_and_reproducible() -> None:
     assert [problem.task for problem in samples] == list(TASKS)
     assert [sum(p.task == task for p in held_out) for task in TASKS] == [25] * 4
     assert all(is_held_out(problem.prompt) for problem in samples + held_out)
+    assert held_out == held_out_problems(HELD_OUT_COUNT, HELD_OUT_SEED)
+    assert samples == held_out_problems(1, HELD_OUT_SEED + 1)
 
 
 def test_words_reads_the_last_answer_line() -> None:
