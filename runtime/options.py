@@ -120,12 +120,14 @@ class DecodeOptions:
             fault = attention_fault(self.rules, manifest.model)
             faults += [fault] if fault else []
         block = self.block(manifest.model)
-        if self.rules == "block-diffusion" and block > 0:
-            small, new = self.small_block_size or block, self.max_new_tokens or block
-            if small > 0 and block % small:
+        small, new = self.small_block_size or block, self.max_new_tokens or block
+        whole_blocks = self.rules == "d2f"
+        if self.rules == "block-diffusion":
+            if 0 < small and block > 0 and block % small:
                 faults.append(f"small block size is {small}, expected a divisor of {block}")
-            if manifest.model.logit_shift and self.cache != "none" and 0 < new < block:
-                faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
+            whole_blocks = bool(manifest.model.logit_shift) and self.cache != "none"
+        if whole_blocks and 0 < new < block:
+            faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
         return faults
 
     def check_prompt(self, length: int, manifest: BundleManifest) -> None:

@@ -126,3 +126,12 @@ def test_parts_get_their_settings() -> None:
     )
     assert options.branch_score() == BranchScore("mixed", 0.25, 0.75)
     assert options.sampler() == Sampler(0.5, 3, 0.9, "margin")
+
+
+def test_a_budget_below_one_block_is_refused() -> None:
+    manifest = bundle_manifest()
+    for strategy in ("d2f", "lopa"):
+        options = DecodeOptions(strategy=strategy, block_size=8, max_new_tokens=7)
+        with pytest.raises(LopaError, match="max new tokens is 7, expected a whole block of 8"):
+            options.check(manifest)
+    DecodeOptions(strategy="vanilla", max_new_tokens=7).check(manifest)
