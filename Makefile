@@ -24,4 +24,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .cache build demo-bundle demo-bundle-model *.egg-info
+	rm -rf $(VENV) build demo-bundle *.egg-info

@@ -123,7 +123,7 @@ class DecodeOptions:
         small, new = self.small_block_size or block, self.max_new_tokens or block
         whole_blocks = self.rules == "d2f"
         if self.rules == "block-diffusion":
-            if 0 < small and block > 0 and block % small:
+            if small > 0 and block > 0 and block % small:
                 faults.append(f"small block size is {small}, expected a divisor of {block}")
             whole_blocks = bool(manifest.model.logit_shift) and self.cache != "none"
         if whole_blocks and 0 < new < block:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,10 @@ def open_bundle(
 
 
 def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:
-    try:
-        return replace(options or DecodeOptions(), **settings)
-    except TypeError as error:
-        raise LopaError(f"unknown decode setting: {error}") from None
+    known = {field.name for field in fields(DecodeOptions)}
+    unknown = sorted(settings.keys() - known)
+    if unknown:
+        raise LopaError(
+            f"unknown decode setting {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )
+    return replace(options or DecodeOptions(), **settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,16 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ...graphs.instances import plan_instances
     from ...runtime.session import open_bundle
     from .problem import read_problems
+    from .problems import grade
 
     parser = argparse.ArgumentParser(description="Answer sample problems with the demo model.")
     parser.add_argument("--problems", type=Path, default=SAMPLES, help="JSON lines of problems")
     parser.add_argument("-o", "--output", type=Path, default=Path("demo-bundle"))
     args = parser.parse_args(argv)
     started = time.perf_counter()
-    model = args.output.with_name(f"{args.output.name}-model")
-    export_model(CHECKPOINT, model, force=True)
     instances = plan_instances(4, [WINDOW], [CONTEXT], [CONTEXT])
-    build_bundle(model, args.output, instances, force=True)
+    with tempfile.TemporaryDirectory(prefix="lopa-demo-") as folder:
+        export_model(CHECKPOINT, Path(folder) / "model")
+        build_bundle(Path(folder) / "model", args.output, instances, force=True)
     print(f"built {args.output} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     session = open_bundle(args.output)
     problems = list(read_problems(args.problems))
@@ -98,10 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         answers = results
     if len(problems) <= 8:
         for problem, result in zip(problems, answers, strict=True):
-            print_report(
-                problem.task,
-                [("prompt", problem.prompt.splitlines()), ("answer", result.text.splitlines())],
-            )
+            verdict = "right" if grade(problem, result.text) else "wrong"
+            sections = [("prompt", problem.prompt.splitlines()), ("lopa", result.text.splitlines())]
+            print_report(f"{problem.task}: {verdict}", sections)
             print()
     print("\n".join(columns([HEAD, *(row.cells for row in rows)])))
     return 0
