@@ -10,6 +10,7 @@ import onnx
 from ..runtime.contract import CONTRACT_VERSION, Instance, LopaError
 from ..runtime.manifest import (
     SCHEMA_VERSION,
+    TOKENIZER_FILES,
     BundleManifest,
     read_model,
     record_files,
@@ -19,13 +20,6 @@ from ..runtime.manifest import (
 from ..runtime.staging import check_output, staged_folder
 from .lint import check_graph
 from .targets import build_engine
-
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
 
 
 def build_bundle(
@@ -53,7 +47,7 @@ def build_bundle(
     check_graph(graph, str(model_folder / model.graph.file))
     with staged_folder(out, force) as stage:
         engine, names = build_engine(target, model_folder, model, instances, stage)
-        for name in _TOKENIZER_FILES:
+        for name in TOKENIZER_FILES:
             if name in model.files:
                 shutil.copyfile(model_folder / name, stage / name)
                 names.append(name)

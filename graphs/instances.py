@@ -25,6 +25,13 @@ def plan_instances(
         faults += [f"{name} {value} is not positive" for value in values if value < 1]
         if not values and name != "prefill":
             faults.append(f"no {name} given")
+    longest = max(contexts, default=0)
+    for name, values in (("window", windows), ("prefill", prefills)):
+        faults += [
+            f"{name} {value} is larger than the largest context {longest}"
+            for value in values
+            if longest and value > longest
+        ]
     if faults:
         raise LopaError("; ".join(faults))
     shapes = {(branches, window) for window in windows for branches in (1, lookahead + 1)} | {

@@ -20,6 +20,12 @@ SCHEMA_VERSION = 1
 MODEL_FILE = "model.json"
 BUNDLE_FILE = "manifest.json"
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 WINDOW_ATTENTION = ("full", "block-causal")
 
 
@@ -205,6 +211,11 @@ def file_faults(folder: Path, files: Mapping[str, FileRecord]) -> list[str]:
             faults.append(f"{name} has {path.stat().st_size} bytes, manifest says {record.bytes}")
         elif sha256_of(path) != record.sha256:
             faults.append(f"{name} was changed: sha256 differs from the manifest")
+    faults += [
+        f"{name} is not listed in the manifest"
+        for name in TOKENIZER_FILES
+        if name not in files and (folder / name).is_file()
+    ]
     return faults
 
 

@@ -15,6 +15,7 @@ from .scoring import BranchScore
 from .strategies.choice import BASES, CHOICES, STRATEGIES, attention_fault, make_strategy
 from .strategies.lopa import Lookahead
 
+MAX_COUNT = 1_000_000  # of tokens, steps, sizes
 DEFAULT_LOOKAHEAD = 4
 
 
@@ -77,6 +78,8 @@ class DecodeOptions:
         ):
             if number is not None and number < 1:
                 faults.append(f"{name} is {number}, expected 1 or more")
+            if number is not None and number > MAX_COUNT:
+                faults.append(f"{name} is {number}, expected at most {MAX_COUNT}")
         for name, share in (
             ("add threshold", self.add_threshold),
             ("complete threshold", self.complete_threshold),
@@ -126,6 +129,13 @@ class DecodeOptions:
             if small > 0 and block > 0 and block % small:
                 faults.append(f"small block size is {small}, expected a divisor of {block}")
             whole_blocks = bool(manifest.model.logit_shift) and self.cache != "none"
+        lookahead = self.resolved_lookahead(widest) if self.strategy == "lopa" else 0
+        room = max((i.window for i in manifest.instances if i.branches > lookahead), default=0)
+        if self.rules == "d2f" and 0 <= lookahead <= widest and room < block:
+            faults.append(
+                f"block size is {block}, the bundle's window for {lookahead + 1} branches holds "
+                f"{room}; build with --window {block} or more"
+            )
         if whole_blocks and 0 < new < block:
             faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
         return faults
@@ -162,13 +172,15 @@ class DecodeOptions:
             context = (context - 1) // block * block
         return self.max_new_tokens or min(256, context - prompt)
 
+    def resolved_lookahead(self, widest: int) -> int:
+        """Lookahead branches in force for a bundle that has `widest`."""
+        return min(DEFAULT_LOOKAHEAD, widest) if self.lookahead is None else self.lookahead
+
     def resolved(self, prompt: int, manifest: BundleManifest) -> DecodeOptions:
         """Fill in every default that depends on the prompt length or the bundle."""
         model = manifest.model
         widest = max(instance.branches for instance in manifest.instances) - 1
-        lookahead = self.lookahead
-        if lookahead is None:
-            lookahead = min(DEFAULT_LOOKAHEAD, widest)
+        lookahead = self.resolved_lookahead(widest)
         attention = self.window_attention
         if attention is None:
             attention = "block-causal" if self.strategy == "d2f" else "full"

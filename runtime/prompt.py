@@ -37,6 +37,10 @@ class TextCodec:
         """Token ids of a user message under the chat template, or of `text` as it is."""
         if not text:
             raise PromptError("the prompt is empty; give at least one character")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise PromptError("the prompt holds bytes that are not valid Unicode text") from None
         rendered = text if raw else self.render([{"role": "user", "content": text}])
         ids: list[int] = self.tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids

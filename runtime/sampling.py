@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .contract import LopaError
 from .engines.protocol import StepOutputs
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3  # beyond, float32 logits say nothing
 CONFIDENCE_MEASURES = ("probability", "margin", "entropy")
 
 
@@ -57,6 +58,11 @@ class Sampler:
         found = []
         if not 0 <= self.temperature < math.inf:
             found.append(f"temperature is {self.temperature}, expected 0 or more")
+        elif self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            found.append(
+                f"temperature is {self.temperature}, expected 0 or a value from "
+                f"{MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
+            )
         if self.top_k is not None and not 1 <= self.top_k <= candidates:
             found.append(
                 f"top-k is {self.top_k}, the bundle keeps {candidates} candidates per position "
@@ -116,8 +122,9 @@ class Sampler:
         if self.top_k is not None:
             kept[:, self.top_k :] = 0
         if self.top_p is not None:
-            before = np.cumsum(kept, axis=1) - kept
-            kept[before >= self.top_p] = 0
+            over = np.cumsum(kept, axis=1) - kept >= self.top_p
+            over[:, 0] = False  # the first candidate always stays
+            kept[over] = 0
         total: NDArray[np.float32] = kept.sum(axis=1, keepdims=True)
         return kept / total
 

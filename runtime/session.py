@@ -33,6 +33,7 @@ class Result:
     steps: int
     forwards: int
     rows: int
+    unfilled: int  # positions a schedule left masked; they hold the mask token in `token_ids`
     useful_tokens: int  # up to and including the first stop token
     seconds: float
     limited: bool  # a block was due but no instance of the bundle could hold it
@@ -40,7 +41,7 @@ class Result:
     @property
     def tokens(self) -> int:
         """Committed tokens."""
-        return len(self.token_ids)
+        return len(self.token_ids) - self.unfilled
 
     @property
     def tpf(self) -> float:
@@ -54,6 +55,7 @@ class Session:
     def __init__(self, folder: Path, manifest: BundleManifest, engine: Engine) -> None:
         self.folder, self.manifest, self.engine = folder, manifest, engine
         self._last: tuple[DecodeOptions, Decoder] | None = None
+        self._turn = 0  # decodes started so far; a stream ends when it is not the latest
 
     @cached_property
     def codec(self) -> TextCodec:
@@ -91,6 +93,7 @@ class Session:
         seconds = time.perf_counter() - started
         token_ids = () if last is None else tuple(int(t) for t in last.tokens[len(ids) :])
         stop = stop_index(token_ids, frozenset(self.manifest.model.stop_token_ids))
+        masked = [] if last is None else last.masked[len(ids) :].tolist()
         return Result(
             text=self.codec.decode(token_ids) if (self.folder / "tokenizer.json").is_file() else "",
             token_ids=token_ids,
@@ -98,7 +101,8 @@ class Session:
             steps=steps,
             forwards=forwards,
             rows=rows,
-            useful_tokens=min(stop + 1, len(token_ids)),
+            unfilled=sum(masked),
+            useful_tokens=min(stop + 1, len(token_ids)) - sum(masked[: stop + 1]),
             seconds=seconds,
             limited=limited,
         )
@@ -118,7 +122,19 @@ class Session:
         options.check(self.manifest)
         options.check_prompt(len(ids), self.manifest)
         decoder = self._decoder(options.resolved(len(ids), self.manifest))
-        return decoder.steps(ids, options.seed)
+        return self._steps(decoder, ids, options.seed)
+
+    def _steps(self, decoder: Decoder, ids: list[int], seed: int) -> Iterator[StepEvent]:
+        """Yield the decoder's events while no other decode has taken over the engine's cache."""
+        self._turn += 1
+        turn = self._turn
+        for event in decoder.steps(ids, seed):
+            yield event
+            if self._turn != turn:
+                raise LopaError(
+                    "another decode was started on this session; finish one stream before the "
+                    "next, or open the bundle once per stream"
+                )
 
     def encode(
         self, prompt: str | None, prompt_ids: Sequence[int] | None = None, raw: bool = False

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..runtime.contract import LopaError
 from ..runtime.decoder import StepEvent
@@ -25,21 +25,31 @@ def open_trace(path: Path | None) -> Iterator[Trace]:
     if path is None:
         yield lambda prompt_id, event: None
         return
+    path = path.resolve() if path.is_symlink() else path
+    if path.is_dir():
+        raise LopaError(f"trace {path} is a folder, expected a file name")
+    if path.exists() and not path.is_file():  # a pipe or device is written as it is
+        with path.open("w", encoding="utf-8") as stream:
+            yield _writer(stream)
+        return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     except OSError as error:
         raise LopaError(f"cannot write a trace to {path}: {error.strerror}") from None
     try:
         with open(handle, "w", encoding="utf-8") as file:
-
-            def write(prompt_id: Any, event: StepEvent) -> None:
-                file.write(json.dumps({"id": prompt_id, **step_record(event)}) + "\n")
-
-            yield write
+            yield _writer(file)
         os.chmod(name, 0o644)
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _writer(file: TextIO) -> Trace:
+    def write(prompt_id: Any, event: StepEvent) -> None:
+        file.write(json.dumps({"id": prompt_id, **step_record(event)}) + "\n")
+
+    return write
 
 
 def step_record(event: StepEvent) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def load_library() -> Any:
 class _Bound:
     """One shape with its binding, its tensors, and the views the decoder reads and writes."""
 
+    generation: int  # of the buffers
     binding: Any
     run_options: Any
     slots: dict[str, Slot]
@@ -93,8 +94,7 @@ class OnnxRuntimeEngine:
             commit = self._open(folder / COMMIT_FILE, threads, graphs=False)
             self._buffers = DeviceBuffers(self._ort, provider, commit)
         else:
-            specs = [self._specs(item) for item in self._instances]
-            self._buffers = HostBuffers(spec for pair in specs for part in pair for spec in part)
+            self._buffers = HostBuffers()
         self._bound: dict[Instance, _Bound] = {}
         self._caches: dict[str, Slot] = {}
         self._context = 0
@@ -123,11 +123,12 @@ class OnnxRuntimeEngine:
     def inputs(self, shape: Instance) -> StepInputs:
         """Return the input views of `shape`, made on first use."""
         self._reserve(shape.context)
-        if shape not in self._bound:
+        bound = self._bound.get(shape)
+        if bound is None or bound.generation != self._buffers.generation:
             if len(self._bound) >= KEPT_SHAPES:
                 self._bound.clear()
-            self._bound[shape] = self._bind(shape)
-        return self._bound[shape].inputs
+            bound = self._bound[shape] = self._bind(shape)
+        return bound.inputs
 
     def run(self, shape: Instance) -> StepOutputs:
         """Run one step; head outputs are host views valid until the next run."""
@@ -237,6 +238,7 @@ class OnnxRuntimeEngine:
             graph = self._instances.index(shape) + 1  # id 0 is reserved
             run_options.add_run_config_entry("gpu_graph_id", str(graph))
         return _Bound(
+            self._buffers.generation,
             binding,
             run_options,
             slots,

@@ -1,13 +1,12 @@
 """Where the tensors of an ONNX Runtime engine live: host arrays, or values on a device.
 
-Both kinds are allocated once and keep their addresses, so that bindings and captured CUDA graphs
-stay valid. The key/value cache lives with them.
+On a device every tensor keeps its address, so that captured CUDA graphs stay valid. The key/value
+cache lives with the other tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,7 +50,9 @@ class Slot:
 
 
 class Buffers(Protocol):
-    """Storage of one engine."""
+    """Storage of one engine; slots of an earlier `generation` may be out of date."""
+
+    generation: int
 
     def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:
         """Storage for an input or output; `mirrored`: the host reads or writes it."""
@@ -69,28 +70,31 @@ class Buffers(Protocol):
 
 
 class HostBuffers:
-    """One flat array per tensor, large enough for every shape; all shapes are views of it.
+    """One flat array per tensor; all shapes are views of it.
 
-    Cache slots that were not written yet hold finite leftovers, which the cache mask hides.
+    An array grows to the largest shape asked for, which starts a new generation. Cache slots that
+    were not written yet hold finite leftovers, which the cache mask hides.
     """
 
-    def __init__(self, specs: Iterable[TensorSpec]) -> None:
-        sizes: dict[tuple[str, str], int] = {}
-        for spec in specs:
-            key = (spec.name, spec.dtype)
-            sizes[key] = max(math.prod(spec.shape), sizes.get(key, 0))
-        self._flat = {name: np.zeros(size, dtype) for (name, dtype), size in sizes.items()}
+    def __init__(self) -> None:
+        self._flat: dict[str, NDArray[Any]] = {}
+        self.generation = 0
 
     def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:
         """Return a view of the flat array."""
-        return Slot(self._flat[spec.name][: math.prod(spec.shape)].reshape(spec.shape))
+        size = math.prod(spec.shape)
+        flat = self._flat.get(spec.name)
+        if flat is None or flat.size < size:
+            flat = self._flat[spec.name] = np.zeros(size, spec.dtype)
+            self.generation += 1
+        return Slot(flat[:size].reshape(spec.shape))
 
     def cache(self, spec: TensorSpec) -> Slot:
         """Return a view of the flat array."""
         return self.tensor(spec, mirrored=True)
 
     def grow(self, before: Slot, after: Slot) -> None:
-        """Spread the slots out; both are views of one array, so they are copied first."""
+        """Spread the slots out; both may be views of one array, so they are copied first."""
         kept = before.read().copy()
         after.read()[:, :, : kept.shape[2]] = kept
 
@@ -107,6 +111,7 @@ class DeviceBuffers:
     def __init__(self, library: Any, provider: str, commit_session: Any) -> None:
         self._library, self._provider = library, provider
         self._session = commit_session
+        self.generation = 0
         self._caches: dict[tuple[str, tuple[int, ...]], Slot] = {}
 
     def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:

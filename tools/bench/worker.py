@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...runtime.contract import LopaError
+
 
 class Contestant(Protocol):
     """Something that decodes prompts."""
@@ -104,4 +106,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LopaError as error:
+        sys.exit(f"lopa: error: {error}")
