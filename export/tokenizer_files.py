@@ -11,13 +11,11 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from ..runtime.manifest import TOKENIZER_FILES
 from .checkpoint import CheckpointError, collect, read_json
 
-TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
-SPECIAL_FILE = "special_tokens_map.json"
-TEMPLATE_FILE = "chat_template.jinja"
-COPIED_FILES = (CONFIG_FILE, SPECIAL_FILE, TEMPLATE_FILE)
+TOKENIZER_FILE, *COPIED_FILES = TOKENIZER_FILES
+CONFIG_FILE, SPECIAL_FILE, TEMPLATE_FILE = COPIED_FILES
 VOCAB_FILE, MERGES_FILE, ADDED_FILE = "vocab.json", "merges.txt", "added_tokens.json"
 
 END_OF_TURN = "<|im_end|>"

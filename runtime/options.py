@@ -129,7 +129,7 @@ class DecodeOptions:
             if small > 0 and block > 0 and block % small:
                 faults.append(f"small block size is {small}, expected a divisor of {block}")
             whole_blocks = bool(manifest.model.logit_shift) and self.cache != "none"
-        lookahead = self.resolved_lookahead(widest) if self.strategy == "lopa" else 0
+        lookahead = self.resolved_lookahead(widest)
         room = max((i.window for i in manifest.instances if i.branches > lookahead), default=0)
         if self.rules == "d2f" and 0 <= lookahead <= widest and room < block:
             faults.append(
@@ -173,14 +173,15 @@ class DecodeOptions:
         return self.max_new_tokens or min(256, context - prompt)
 
     def resolved_lookahead(self, widest: int) -> int:
-        """Lookahead branches in force for a bundle that has `widest`."""
+        """Lookahead branches in force for a bundle that has `widest`; only lopa runs any."""
+        if self.strategy != "lopa":
+            return 0
         return min(DEFAULT_LOOKAHEAD, widest) if self.lookahead is None else self.lookahead
 
     def resolved(self, prompt: int, manifest: BundleManifest) -> DecodeOptions:
         """Fill in every default that depends on the prompt length or the bundle."""
         model = manifest.model
         widest = max(instance.branches for instance in manifest.instances) - 1
-        lookahead = self.resolved_lookahead(widest)
         attention = self.window_attention
         if attention is None:
             attention = "block-causal" if self.strategy == "d2f" else "full"
@@ -190,7 +191,7 @@ class DecodeOptions:
         default = {name: offered[self.rules][0] for name, offered in CHOICES.items()}
         return replace(
             self,
-            lookahead=lookahead if self.strategy == "lopa" else 0,
+            lookahead=self.resolved_lookahead(widest),
             block_size=block,
             small_block_size=self.small_block_size or block,
             max_new_tokens=new_tokens,

@@ -82,7 +82,7 @@ class Session:
         steps = forwards = rows = 0
         limited = False
         last: StepEvent | None = None
-        for last in self.stream(prompt_ids=ids, options=options):
+        for last in self._start(ids, options):
             steps, limited = last.step, limited or last.limited
             forwards += len(last.scores)
             rows += last.shape.window_rows
@@ -118,7 +118,10 @@ class Session:
     ) -> Iterator[StepEvent]:
         """Decode a prompt, yielding one event per step."""
         options = _merge(options, settings)
-        ids = self.encode(prompt, prompt_ids, raw)
+        return self._start(self.encode(prompt, prompt_ids, raw), options)
+
+    def _start(self, ids: list[int], options: DecodeOptions) -> Iterator[StepEvent]:
+        """Check everything at once, then return the steps of a decode."""
         options.check(self.manifest)
         options.check_prompt(len(ids), self.manifest)
         decoder = self._decoder(options.resolved(len(ids), self.manifest))

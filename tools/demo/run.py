@@ -41,7 +41,7 @@ class Row:
     """One strategy over all problems."""
 
     strategy: str
-    correct: int
+    right: tuple[bool, ...]  # per problem
     results: tuple[Result, ...]
 
     @property
@@ -54,7 +54,7 @@ class Row:
         useful, steps = total("useful_tokens"), total("steps")
         return (
             self.strategy,
-            f"{self.correct}/{len(self.results)}",
+            f"{sum(self.right)}/{len(self.results)}",
             f"{steps:.0f}",
             f"{total('tokens') / steps:.2f}",
             f"{useful / steps:.2f}",
@@ -74,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ...graphs.instances import plan_instances
     from ...runtime.session import open_bundle
     from .problem import read_problems
-    from .problems import grade
 
     parser = argparse.ArgumentParser(description="Answer sample problems with the demo model.")
     parser.add_argument("--problems", type=Path, default=SAMPLES, help="JSON lines of problems")
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"built {args.output} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     session = open_bundle(args.output)
     problems = list(read_problems(args.problems))
-    rows, answers = [], []
+    rows = []
     for strategy, settings in STRATEGIES.items():
         results = [
             session.generate(
@@ -97,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             for problem in problems
         ]
         rows.append(_grade(strategy, problems, results))
-        answers = results
     if len(problems) <= 8:
-        for problem, result in zip(problems, answers, strict=True):
-            verdict = "right" if grade(problem, result.text) else "wrong"
-            sections = [("prompt", problem.prompt.splitlines()), ("lopa", result.text.splitlines())]
-            print_report(f"{problem.task}: {verdict}", sections)
+        last = rows[-1]
+        for problem, right, result in zip(problems, last.right, last.results, strict=True):
+            answer = (last.strategy, result.text.splitlines())
+            sections = [("prompt", problem.prompt.splitlines()), answer]
+            print_report(f"{problem.task}: {'right' if right else 'wrong'}", sections)
             print()
     print("\n".join(columns([HEAD, *(row.cells for row in rows)])))
     return 0
@@ -111,10 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _grade(strategy: str, problems: Sequence[Problem], results: Sequence[Result]) -> Row:
     from .problems import grade
 
-    correct = sum(
+    right = tuple(
         grade(problem, result.text) for problem, result in zip(problems, results, strict=True)
     )
-    return Row(strategy, correct, tuple(results))
+    return Row(strategy, right, tuple(results))
 
 
 if __name__ == "__main__":
