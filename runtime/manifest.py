@@ -10,7 +10,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,12 +108,26 @@ class GraphInfo:
 
 
 @dataclass(frozen=True)
+class EngineStamp:
+    """What a compiled engine is tied to; compared with the machine before it is deserialised."""
+
+    compute_capabilities: tuple[int, ...]  # it runs on these; 89 stands for SM 8.9
+    platform: str  # operating system and processor, "linux-x86_64"
+    hardware_compatibility: str  # "none" | "ampere+" | "same-compute-capability"
+    version_compatible: bool  # newer library versions may run it
+    profiles: tuple[str, ...]  # instance name of each optimisation profile, by profile index
+    graph_sha256: str  # of the ONNX graph it was built from, external data included
+    settings: dict[str, str]  # builder settings that shaped it
+
+
+@dataclass(frozen=True)
 class EngineInfo:
     """Which engine library a bundle needs and how its shapes are given."""
 
     target: str
     dynamic: bool  # True: one engine takes every shape up to the instances; False: exactly them
     versions: dict[str, str]  # libraries that made the engine
+    stamp: EngineStamp | None = None  # of compiled engines
 
 
 @dataclass(frozen=True)
@@ -281,7 +295,8 @@ def _decode_dataclass(cls: type, value: Any, where: str, faults: list[str]) -> A
     hints = typing.get_type_hints(cls)
     names = {field.name for field in fields(cls)}
     faults.extend(f"unknown key {prefix}{name}" for name in sorted(value.keys() - names))
-    missing = sorted(names - value.keys())
+    optional = {field.name for field in fields(cls) if field.default is not MISSING}
+    missing = sorted(names - optional - value.keys())
     faults.extend(f"key {prefix}{name} is missing" for name in missing)
     before = len(faults)
     decoded = {
