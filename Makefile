@@ -20,7 +20,7 @@ check: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,export,report,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,export,report,parity,tensorrt-rtx,dev]'
 	touch $(STAMP)
 
 clean:

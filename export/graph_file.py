@@ -65,4 +65,8 @@ def write_graph(
 
 
 def _torch_dtype(tensor: ir.TensorProtocol) -> torch.dtype:
-    return {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16}[tensor.dtype]
+    return {
+        ir.DataType.FLOAT: torch.float32,
+        ir.DataType.FLOAT16: torch.float16,
+        ir.DataType.BFLOAT16: torch.bfloat16,
+    }[tensor.dtype]

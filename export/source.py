@@ -18,6 +18,7 @@ from .checkpoint import (
     read_json,
 )
 from .families import family_for
+from .families.config_reader import ConfigReader
 from .spec import DecoderSpec
 from .tokenizer_files import TokenizerFacts, read_tokenizer
 from .weights import Weights, base_model, check_tensors, untie_head
@@ -65,11 +66,11 @@ def open_source(
     spec = None
     if config is not None and family is not None and tokenizer is not None:
         generation = checkpoint.generation_config if checkpoint else {}
-        config_faults: list[str] = []
-        spec = family.spec(config, generation, tokenizer, candidates, config_faults)
-        if checkpoint is not None and not config_faults:
+        reader = ConfigReader(config, [])
+        spec = family.spec(family, reader, generation, tokenizer, candidates)
+        if checkpoint is not None and not reader.faults:
             faults += check_tensors(checkpoint, family, spec)
-        faults += config_faults
+        faults += reader.faults
     if faults or checkpoint is None or family is None or tokenizer is None or spec is None:
         raise CheckpointError(folder, faults)
     adapter = None

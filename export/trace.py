@@ -20,7 +20,7 @@ from .backbone import StepModule
 from .spec import DecoderSpec, parameter_shapes
 
 OPSET = 18  # Ascend's ONNX parser stops here
-TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _EXAMPLE = Instance(branches=3, window=7, context=11, rows=5)
 
 # Dimensions of the graph's inputs and outputs, by contract position; ints are filled in per model.

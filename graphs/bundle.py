@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -20,6 +21,11 @@ from ..runtime.manifest import (
 from ..runtime.staging import check_output, staged_folder
 from .lint import check_graph
 from .targets import build_engine
+from .targets.listener import BuildListener
+from .targets.onnxruntime_fast import add_fast, check_fast
+from .targets.tensorrt_settings import TensorRtSettings
+
+SILENT = BuildListener()
 
 
 def build_bundle(
@@ -28,16 +34,22 @@ def build_bundle(
     instances: tuple[Instance, ...],
     *,
     target: str = "onnxruntime",
+    fast: Path | None = None,
+    settings: TensorRtSettings | None = None,
+    listener: BuildListener = SILENT,
     force: bool = False,
 ) -> BundleManifest:
     """Build `model_folder` for `target` into the folder `out`.
 
-    The model's files are checked against `model.json` and the graph is linted first. Raises
-    LopaError; `out` is then as it was before.
+    `fast` is a quantised folder of the same model, which the bundle then holds as well. `settings`
+    are those of the TensorRT targets. Files are checked against `model.json` and graphs are linted
+    first. Raises LopaError; `out` is then as it was before.
     """
-    check_output(out, force, model_folder)
+    check_output(out, force, model_folder, *([] if fast is None else [fast]))
     model = read_model(model_folder)
     verify_files(model_folder, model.files)
+    if fast is not None:
+        check_fast(model_folder, model, fast, target)
     longest = max(instance.context for instance in instances)
     if longest > model.model.max_positions:
         raise LopaError(
@@ -46,7 +58,13 @@ def build_bundle(
     graph = onnx.load(model_folder / model.graph.file, load_external_data=False)
     check_graph(graph, str(model_folder / model.graph.file))
     with staged_folder(out, force) as stage:
-        engine, names = build_engine(target, model_folder, model, instances, stage)
+        engine, names = build_engine(
+            target, model_folder, model, instances, stage, settings, listener
+        )
+        fast_graph = None
+        if fast is not None:
+            fast_graph, added = add_fast(fast, instances, stage)
+            names += added
         for name in TOKENIZER_FILES:
             if name in model.files:
                 shutil.copyfile(model_folder / name, stage / name)
@@ -55,12 +73,14 @@ def build_bundle(
             schema=SCHEMA_VERSION,
             contract=CONTRACT_VERSION,
             model=model.model,
-            graph=model.graph,
+            graph=replace(model.graph, file=names[0]),
             engine=engine,
             instances=instances,
             source=model.source,
             versions=model.versions,
             files=record_files(stage, names),
+            quantization=model.quantization,
+            fast=fast_graph,
         )
         write_manifest(stage, manifest)
     return manifest

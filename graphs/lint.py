@@ -9,6 +9,8 @@ import onnx
 from ..runtime.contract import INPUT_NAMES, OUTPUT_NAMES, LopaError
 
 MAX_OPSET = 18  # Ascend's parser stops here
+# Quantised graphs need more where scales are in half precision, or integers have 4 bits.
+HALF_SCALE_OPSET, INT4_OPSET = 19, 21
 # Shape nodes run on the CPU and break CUDA graph capture; control flow and data-dependent shapes
 # cannot be captured at all.
 FORBIDDEN = frozenset(
@@ -32,13 +34,27 @@ def lint(model: onnx.ModelProto) -> list[str]:
         if given != names:
             found.append(f"{kind} are {', '.join(given)}; the contract says {', '.join(names)}")
     for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and opset.version > MAX_OPSET:
-            found.append(f"opset is {opset.version}, at most {MAX_OPSET} is portable")
+        if opset.domain in ("", "ai.onnx") and opset.version > (most := _max_opset(graph)):
+            found.append(f"opset is {opset.version}, at most {most} is portable")
         elif opset.domain not in ("", "ai.onnx"):
             found.append(f"operator domain {opset.domain} is not portable")
     counts = Counter(node.op_type for node in graph.node if node.op_type in FORBIDDEN)
     found += [f"{count} {name} node(s): not capturable" for name, count in sorted(counts.items())]
     return found
+
+
+def _max_opset(graph: onnx.GraphProto) -> int:
+    """The lowest opset that has what a graph uses."""
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    if onnx.TensorProto.INT4 in kinds.values():
+        return INT4_OPSET
+    scales = {
+        node.input[1]
+        for node in graph.node
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    }
+    half = any(kinds.get(name) == onnx.TensorProto.FLOAT16 for name in scales)
+    return HALF_SCALE_OPSET if half else MAX_OPSET
 
 
 def check_graph(model: onnx.ModelProto, name: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,8 @@ class Window:
 class HeadRows:
     """Which head rows belong to which position of one branch.
 
-    `positions` are the masked ones of its span, then `commit_end` when its row is to be saved;
+    `positions` are the masked ones of its span, then `commit_end` when it is not there yet and
+    its row is to be saved;
     `offsets` are the window rows that predict them, -1 = the row saved by the last cache write;
     `rows` index the step's flat head outputs (-1 = saved).
     """
@@ -149,32 +151,104 @@ class HeadRows:
     masks: int  # the first `masks` entries are masked positions to predict
 
 
+class Span(NamedTuple):
+    """Positions [start, end)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions and masks of one step: all of its inputs that no token changes.
+
+    Two steps of the same shape and layout differ in tokens, head rows and temperature alone, so a
+    layout can be written before it is known which branch wins.
+    """
+
+    start: int
+    end: int | None
+    slots: tuple[int, int]
+    ends: tuple[int, ...]  # first position behind the rows of each branch
+    blocks: (
+        tuple[tuple[Span, ...], ...] | None
+    )  # of each branch, in the window, with block-causal masks
+
+    def padded(self, count: int) -> Layout:
+        """Give padded branches the rows of the last one: it serves any smaller number of branches.
+
+        Branches never see each other, so nothing that is read changes.
+        """
+        more = count - len(self.ends)
+        blocks = None if self.blocks is None else self.blocks + self.blocks[-1:] * more
+        return replace(self, ends=self.ends + self.ends[-1:] * more, blocks=blocks)
+
+
+def layout_of(branches: Sequence[Branch], window: Window) -> Layout:
+    """Return the layout of a step."""
+    blocks = None
+    if window.block_causal:
+        blocks = tuple(_spans(branch.blocks, window.start) for branch in branches)
+    ends = tuple(window.end_of(branch) for branch in branches)
+    return Layout(window.start, window.end, window.slots or (0, window.start), ends, blocks)
+
+
+def next_layouts(branches: Sequence[Branch], window: Window) -> Iterator[tuple[Layout, int]]:
+    """Guess the layouts of the next step, for one branch, each with its window width.
+
+    The window moves past what this step commits; whichever branch wins, all are then copies of it,
+    as long as it is now or longer by one more block.
+    """
+    start = max(window.start, window.commit_end)
+    slots = window.slots or (0, start)
+    for branch in {branch.length: branch for branch in branches}.values():
+        blocks = _spans(branch.blocks, start)
+        size = branch.blocks[-1].end - branch.blocks[-1].start
+        longer = (*blocks, Span(branch.length, branch.length + size))
+        for spans, length in ((blocks, branch.length), (longer, branch.length + size)):
+            end = length if window.end is None else window.end
+            if end > start:
+                causal = (spans,) if window.block_causal else None
+                yield Layout(start, window.end, slots, (end,), causal), end - start
+
+
 def pack_inputs(inputs: StepInputs, branches: Sequence[Branch], window: Window) -> None:
     """Write tokens, positions and masks of `branches` into the step's input views.
 
     Padded rows and padded branches see only themselves and are seen by nobody.
     """
+    write_layout(inputs, layout_of(branches, window))
+    write_tokens(inputs, branches, window)
+
+
+def write_layout(inputs: StepInputs, layout: Layout) -> None:
+    """Write positions and masks into the step's input views."""
     batch, width = inputs.input_ids.shape
+    assert batch >= len(layout.ends)
     inputs.isolation_mask[:] = False
     np.fill_diagonal(inputs.isolation_mask, True)
     inputs.cache_mask[:] = False
-    low, high = window.slots or (0, window.start)
-    inputs.cache_mask[low:high] = True
-    inputs.cache_mask[window.start : window.end] = False
-    inputs.position_ids[:] = window.start + np.arange(width, dtype=np.int32)
+    inputs.cache_mask[slice(*layout.slots)] = True
+    inputs.cache_mask[layout.start : layout.end] = False
+    inputs.position_ids[:] = layout.start + np.arange(width, dtype=np.int32)
+    for index, end in enumerate(layout.ends):
+        rows = slice(index * width, index * width + end - layout.start)
+        inputs.isolation_mask[rows, rows] = (
+            True
+            if layout.blocks is None
+            else block_causal_mask(layout.blocks[index], layout.start, end)
+        )
+
+
+def write_tokens(inputs: StepInputs, branches: Sequence[Branch], window: Window) -> None:
+    """Write tokens into the step's input views."""
     inputs.input_ids[:] = branches[0].mask_token_id
     for index, branch in enumerate(branches):
         end = window.end_of(branch)
-        size = end - window.start
-        inputs.input_ids[index, :size] = branch.tokens[window.start : end]
-        rows = slice(index * width, index * width + size)
-        inputs.isolation_mask[rows, rows] = (
-            block_causal_mask(branch.blocks, window.start, end) if window.block_causal else True
-        )
-    assert batch >= len(branches)
+        inputs.input_ids[index, : end - window.start] = branch.tokens[window.start : end]
 
 
-def block_causal_mask(blocks: Sequence[Block], start: int, end: int) -> NDArray[np.bool_]:
+def block_causal_mask(blocks: Sequence[Block | Span], start: int, end: int) -> NDArray[np.bool_]:
     """Mask [n, n] over positions [start, end): a row sees its own block and earlier ones."""
     ids = np.zeros(end - start, np.int32)
     for index, block in enumerate(blocks):
@@ -193,12 +267,8 @@ def plan_head_rows(branches: Sequence[Branch], window: Window, shift: int) -> li
     for branch in branches:
         positions = branch.open_positions()
         masks = len(positions)
-        if (
-            shift
-            and window.keeps_row
-            and window.commits
-            and not _contains(branch, window.commit_end)
-        ):
+        # A position that is filled already needs no row, one that is masked has it.
+        if shift and window.keeps_row and window.commits and window.commit_end >= branch.length:
             positions = np.append(positions, window.commit_end)
         offsets = np.maximum(positions - shift - window.start, -1 if window.keeps_row else 0)
         inside = offsets >= 0
@@ -215,5 +285,6 @@ def flat_head_rows(plans: Sequence[HeadRows], width: int) -> NDArray[np.intp]:
     )
 
 
-def _contains(branch: Branch, position: int) -> bool:
-    return position < branch.length and bool(branch.masked[position])
+def _spans(blocks: Sequence[Block], start: int) -> tuple[Span, ...]:
+    """Bounds of the blocks that reach beyond `start`."""
+    return tuple(Span(block.start, block.end) for block in blocks if block.end > start)

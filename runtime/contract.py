@@ -24,7 +24,8 @@ INPUT_NAMES = (
 OUTPUT_NAMES = ("token_ids", "log_probs", "entropy", "window_keys", "window_values")
 
 # Precision of a graph -> NumPy name of the "model dtype" that caches and window outputs carry.
-MODEL_DTYPES = {"fp32": "float32", "fp16": "float16"}
+# NumPy has no bfloat16: such tensors never leave the device.
+MODEL_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class LopaError(Exception):

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import cached_end
-from .branches import Branch, HeadRows, Window, flat_head_rows, pack_inputs, plan_head_rows
-from .contract import Instance, LopaError
-from .engines.protocol import Engine, StepOutputs
+from .branches import (
+    Branch,
+    HeadRows,
+    Window,
+    flat_head_rows,
+    layout_of,
+    next_layouts,
+    plan_head_rows,
+    write_layout,
+    write_tokens,
+)
+from .contract import Instance, LopaError, smallest_fit
+from .engines.protocol import Engine, StagingEngine, StepOutputs, TwoPrecisionEngine
 from .manifest import ModelInfo
+from .precision import PrecisionPolicy
 from .sampling import HeadRow, Predictions, Sampler, head_row
 from .strategies.lopa import Lookahead
 from .strategies.protocol import Fill, Strategy
+
+FULL = PrecisionPolicy()
 
 
 @dataclass(frozen=True)
@@ -38,12 +52,34 @@ class StepEvent:
     tokens: NDArray[np.int32]
     masked: NDArray[np.bool_]
     guesses: Predictions  # of the winner, made before the fill; some of its positions are filled
+    precision: str  # "full", "fast", or "both": run fast, then again in full
     limited: bool  # a block was due but no instance could hold it
 
     @property
     def anchor_won(self) -> bool:
         """Whether the normal result was committed."""
         return self.winner == len(self.scores) - 1
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A packed step: its branches in forward order, what it computes, and the saved row."""
+
+    live: list[Branch]
+    window: Window
+    shape: Instance
+    plans: list[HeadRows]
+    saved: HeadRow | None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a run says: scores of all branches, and the predictions of the winner."""
+
+    outputs: StepOutputs
+    scores: tuple[float, ...]
+    winner: int
+    predicted: Predictions
 
 
 class Decoder:
@@ -56,14 +92,22 @@ class Decoder:
         strategy: Strategy,
         lookahead: Lookahead,
         sampler: Sampler,
+        precision: PrecisionPolicy = FULL,
         strict: bool = False,
     ) -> None:
         self.engine, self.model = engine, model
         self.strategy, self.lookahead, self.sampler = strategy, lookahead, sampler
-        self.strict = strict
+        self.precision, self.strict = precision, strict
+        self._staging = engine if isinstance(engine, StagingEngine) else None
+        sizes = sorted({instance.branches for instance in engine.instances})
+        self._counts = [size for size in sizes if size - 1 < lookahead.branches] + [
+            lookahead.branches + 1
+        ]
         self._context = max(instance.context for instance in engine.instances)
+        # One token more than slots: the store of the last block may predict the one behind it.
         self._pool = [
-            Branch(self._context, model.mask_token_id) for _ in range(2 * lookahead.branches + 2)
+            Branch(self._context + 1, model.mask_token_id)
+            for _ in range(2 * lookahead.branches + 2)
         ]
 
     def steps(self, prompt: Sequence[int], seed: int = 0) -> Iterator[StepEvent]:
@@ -75,37 +119,33 @@ class Decoder:
         self.strategy.begin(anchor, prompt)
         lookaheads: list[Branch] = []
         saved: HeadRow | None = None
+        event: StepEvent | None = None
         step = 0
         while True:
             branches = [*lookaheads, anchor]
             fits = [self._advance(branch, len(branches)) for branch in branches]
             live = [branch for branch in branches if not self.strategy.finished(branch)]
+            if event is not None:  # only now is it known whether a block after the last has room
+                yield event if live or all(fits) else replace(event, limited=True)
             if not live:
                 return
             window = self.strategy.window(live)
             shape, plans = self._pack(live, window)
-            outputs = self.engine.run(shape)
-            predictions = [
-                self.sampler.predict(
-                    plan.positions[: plan.masks], outputs, plan.rows[: plan.masks], saved, generator
-                )
-                for plan in plans
-            ]
-            scores = [
-                self.lookahead.score(branch, predicted, self.model.vocab_size)
-                for branch, predicted in zip(live, predictions, strict=True)
-            ]
-            winner = self.lookahead.choose(scores)
-            anchor, predicted = live[winner], predictions[winner]
-            saved = self._commit(window, winner, shape, plans[winner], outputs, saved)
+            if self._staging is not None:
+                self._staging.while_running(partial(self._stage, live, window, shape))
+            run = _Run(live, window, shape, plans, saved)
+            outcome, precision = self._run(run, generator)
+            scores, winner, predicted = outcome.scores, outcome.winner, outcome.predicted
+            anchor = live[winner]
+            saved = self._commit(window, winner, shape, plans[winner], outcome.outputs, saved)
             extra, confidences = anchor.extra, tuple(branch.confidence for branch in live)
             filled = self._fill(anchor, predicted)
             self.strategy.settle(anchor, window)
             step += 1
-            yield StepEvent(
+            event = StepEvent(
                 step=step,
                 winner=winner,
-                scores=tuple(scores),
+                scores=scores,
                 confidences=confidences,
                 extra=extra,
                 filled=tuple(filled),
@@ -117,6 +157,7 @@ class Decoder:
                 masked=anchor.masked[: anchor.length],
                 guesses=predicted,
                 limited=not all(fits),
+                precision=precision,
             )
             free += [branch for branch in branches if branch is not anchor]
             lookaheads = []
@@ -140,12 +181,62 @@ class Decoder:
         count = sum(int((plan.offsets >= 0).sum()) for plan in plans)
         step = Instance(len(live), window.width(live), window.context, max(count, 1))
         shape = self.engine.shape_for(step)
-        inputs = self.engine.inputs(shape)
-        pack_inputs(inputs, live, window)
+        layout, inputs = layout_of(live, window), None
+        if self._staging is not None:
+            layout = layout.padded(shape.branches)
+            inputs = self._staging.staged(shape, layout)
+        if inputs is None:
+            inputs = self.engine.inputs(shape)
+            write_layout(inputs, layout)
+        write_tokens(inputs, live, window)
         inputs.head_rows[count:] = 0
         inputs.head_rows[:count] = flat_head_rows(plans, shape.window)
         inputs.temperature[:] = self.sampler.engine_temperature
         return shape, plans
+
+    def _run(self, run: _Run, generator: np.random.Generator) -> tuple[_Outcome, str]:
+        """Run the packed step in the precision of the policy; also returns which it was."""
+        if not self.precision.explores(run.window):
+            return self._judge(run, self.engine.run(run.shape), generator), "full"
+        assert isinstance(self.engine, TwoPrecisionEngine)
+        before = generator.bit_generator.state
+        outcome = self._judge(run, self.engine.run_fast(run.shape), generator)
+        if not self.precision.doubts(outcome.scores, outcome.winner, outcome.predicted):
+            return outcome, "fast"
+        generator.bit_generator.state = before
+        return self._judge(run, self.engine.run(run.shape), generator), "both"
+
+    def _judge(self, run: _Run, outputs: StepOutputs, generator: np.random.Generator) -> _Outcome:
+        """Predict every branch's masks, score the branches and choose the winner."""
+        predictions = [
+            self.sampler.predict(
+                plan.positions[: plan.masks], outputs, plan.rows[: plan.masks], run.saved, generator
+            )
+            for plan in run.plans
+        ]
+        scores = tuple(
+            self.lookahead.score(branch, predicted, self.model.vocab_size)
+            for branch, predicted in zip(run.live, predictions, strict=True)
+        )
+        winner = self.lookahead.choose(scores)
+        return _Outcome(outputs, scores, winner, predictions[winner])
+
+    def _stage(self, live: list[Branch], window: Window, shape: Instance) -> None:
+        """Write the layouts that the next step may have while the engine runs this one.
+
+        A wrong guess costs nothing: the step then writes its layout itself.
+        """
+        assert self._staging is not None
+        for layout, width in next_layouts(live, window):
+            for count in self._counts:
+                step = Instance(count, width, max(shape.context, layout.slots[1], 1), 1)
+                likely = smallest_fit(self.engine.instances, step)
+                if likely is None:
+                    continue
+                padded = layout.padded(likely.branches)
+                inputs = self._staging.stage(likely, padded)
+                if inputs is not None:
+                    write_layout(inputs, padded)
 
     def _commit(
         self,
@@ -156,15 +247,18 @@ class Decoder:
         outputs: StepOutputs,
         saved: HeadRow | None,
     ) -> HeadRow | None:
-        """Write the winner's rows to the cache; return the row that predicts the next position."""
+        """Write the winner's rows to the cache.
+
+        Returns the row that predicts the position behind them; None where no later step needs it.
+        """
         if not window.commits:
             return saved
         rows = winner * shape.window + np.arange(window.commits)
         self.engine.commit(rows, np.arange(window.start, window.commit_end))
         if not (self.model.logit_shift and window.keeps_row):
             return None
-        index = int(np.flatnonzero(plan.positions == window.commit_end)[0])
-        return head_row(outputs, int(plan.rows[index]))
+        found = np.flatnonzero(plan.positions == window.commit_end)
+        return head_row(outputs, int(plan.rows[found[0]])) if len(found) else None
 
     def _fill(self, anchor: Branch, predicted: Predictions) -> list[Fill]:
         filled = self.strategy.fill(anchor, predicted)

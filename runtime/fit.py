@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
 
 def steps_needed(options: DecodeOptions, model: ModelInfo, prompt: int) -> list[Instance]:
-    """Largest steps of resolved options on `prompt` tokens; d2f has none, it adapts to what fits.
+    """Steps of resolved options on `prompt` tokens that an instance must hold, the largest ones.
 
-    A cache refresh and the encoding of the prompt run the anchor alone.
+    A cache refresh and the encoding of the prompt run the anchor alone. Of d2f, which adapts to
+    what fits, they are the smallest: the prompt with its first block, then one block.
     """
     assert options.lookahead is not None
     assert options.block_size is not None
     assert options.max_new_tokens is not None
-    if options.rules == "d2f":
-        return []
     branches, block = options.lookahead + 1, options.block_size
     total = prompt + options.max_new_tokens
-    if options.rules == "block-diffusion":
+    if options.rules == "d2f":
+        total = prompt + block
+        shapes = [(1, total), (branches, block)]
+    elif options.rules == "block-diffusion":
         rules = make_strategy(options, model)
         assert isinstance(rules, BlockDiffusion)
-        total = rules.length(prompt)
+        total = rules.slots(prompt)
         width = total if options.cache == "none" else block
         whole = prompt // block * block
         prefill = [(1, whole)] if whole and options.cache != "none" else []
@@ -53,8 +55,9 @@ def misfit(instances: Sequence[Instance], steps: Sequence[Instance]) -> str | No
             )
             known = ", ".join(instance.name for instance in instances)
             return (
-                f"needs a step of {step.branches} branches by {step.window} window tokens over "
-                f"{step.context} cache slots, the bundle has {known}; "
+                f"needs a step of {step.branches} branch{'es' * (step.branches > 1)} by "
+                f"{step.window} window tokens over {step.context} cache slots, the bundle has "
+                f"{known}; "
                 f"build with {flags} --context {step.context}"
             )
     return None

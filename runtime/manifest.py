@@ -9,6 +9,7 @@ import hashlib
 import json
 import types
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -131,6 +132,43 @@ class EngineInfo:
 
 
 @dataclass(frozen=True)
+class QuantizedLayer:
+    """How one matrix product, or the embedding table, is stored and computed."""
+
+    precision: str  # "model" | "fp16" | "int8-weight" | "int8" | "int4-weight"
+    method: str | None  # that gave the range of its activations
+    smooth: float | None  # exponent of the scale migration
+    reason: str  # why it is kept higher than its rule says; empty if it is not
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What `lopa calibrate` made of a model; hashes are sha256 (hex)."""
+
+    recipe: str
+    rules: tuple[str, ...]  # first match wins
+    layers: dict[str, QuantizedLayer]
+    agreement: float  # share of the likeliest tokens kept on the recorded steps
+    states: int  # recorded steps
+    prompts_sha256: str
+    model_sha256: str  # of the model that was calibrated
+    cache: str | None = None  # dtype of caches and window outputs where it is not the model's
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of products of each precision."""
+        return dict(Counter(layer.precision for layer in self.layers.values()))
+
+
+@dataclass(frozen=True)
+class FastGraph:
+    """A quantised graph of a bundle's model, with the same inputs and outputs."""
+
+    file: str
+    quantization: Quantization
+
+
+@dataclass(frozen=True)
 class ModelManifest:
     """`model.json`: an exported model, ready for calibration or a build."""
 
@@ -141,6 +179,7 @@ class ModelManifest:
     source: Source
     versions: dict[str, str]
     files: dict[str, FileRecord]
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +195,8 @@ class BundleManifest:
     source: Source
     versions: dict[str, str]
     files: dict[str, FileRecord]
+    quantization: Quantization | None = None
+    fast: FastGraph | None = None  # the same model a second time, for steps that explore
 
     def faults(self) -> list[str]:
         """List contradictions between the fields."""
@@ -168,15 +209,28 @@ class BundleManifest:
             found.append("instances is empty, expected at least one")
         if self.graph.file not in self.files:
             found.append(f"graph.file {self.graph.file} is not listed in files")
+        if self.fast is not None and self.fast.file not in self.files:
+            found.append(f"fast.file {self.fast.file} is not listed in files")
         return found
 
     @property
     def model_dtype(self) -> str:
         """NumPy dtype name of caches and window outputs."""
-        return MODEL_DTYPES[self.graph.precision]
+        cache = None if self.quantization is None else self.quantization.cache
+        return cache or MODEL_DTYPES[self.graph.precision]
 
 
 ManifestT = TypeVar("ManifestT", ModelManifest, BundleManifest)
+
+
+def model_hash(manifest: ModelManifest) -> str:
+    """The sha256 (hex) of graph and weights of a model folder, by their recorded hashes."""
+    files = {
+        name: record.sha256
+        for name, record in sorted(manifest.files.items())
+        if name not in TOKENIZER_FILES
+    }
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: ModelManifest | BundleManifest) -> Path:
@@ -209,8 +263,9 @@ def verify_files(folder: Path, files: Mapping[str, FileRecord]) -> None:
     """Compare sizes and sha256 with the manifest; raises ManifestError naming every difference."""
     faults = file_faults(folder, files)
     if faults:
+        again = "export" if (folder / MODEL_FILE).is_file() else "build"
         raise ManifestError(
-            f"{folder}: files do not match the manifest: {'; '.join(faults)}; build it again"
+            f"{folder}: files do not match the manifest: {'; '.join(faults)}; {again} it again"
         )
 
 
@@ -242,10 +297,11 @@ def sha256_of(path: Path) -> str:
 def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
     if not path.is_file():
         raise ManifestError(f"{path.parent} is not {kind}: no {path.name} in it")
+    again = "export" if path.name == MODEL_FILE else "build"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} is not valid JSON ({error}); build it again") from None
+        raise ManifestError(f"{path} is not valid JSON ({error}); {again} it again") from None
     if not isinstance(data, dict):
         raise ManifestError(f"{path} holds {type(data).__name__}, expected an object")
     for key, known in (("schema", SCHEMA_VERSION), ("contract", CONTRACT_VERSION)):
@@ -258,7 +314,7 @@ def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
     faults: list[str] = []
     manifest = _decode(cls, data, "", faults)
     if faults:
-        raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; build it again")
+        raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; {again} it again")
     return typing.cast(ManifestT, manifest)
 
 

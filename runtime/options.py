@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
+from typing import Any
 
 from .contract import LopaError
 from .decoder import Decoder
 from .engines.protocol import Engine
 from .fit import misfit, steps_needed
 from .manifest import BundleManifest, ModelInfo
+from .precision import DEFAULT_MARGIN, POLICIES, PrecisionPolicy
 from .prompt import PromptError
 from .sampling import Sampler
 from .scoring import BranchScore
-from .strategies.choice import BASES, CHOICES, STRATEGIES, attention_fault, make_strategy
+from .strategies.choice import (
+    BASES,
+    CHOICES,
+    STRATEGIES,
+    attention_fault,
+    make_strategy,
+    unused_settings,
+)
 from .strategies.lopa import Lookahead
 
 MAX_COUNT = 1_000_000  # of tokens, steps, sizes
 DEFAULT_LOOKAHEAD = 4
+DEFAULT_NEW_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,8 @@ class DecodeOptions:
     steps: int | None = None  # vanilla, fast-dllm: in all; default one per new token
     block_steps: int | None = None  # block-diffusion: of each block; default one per position
     schedule: str | None = None  # counts per step: "dream" | "llada"; default: by logit shift
+    precision_policy: str = "full"  # of bundles that hold two: "full" | "fast" | "auto"
+    precision_margin: float = DEFAULT_MARGIN  # of "auto": what is nearer counts as undecided
     stop: str | None = None  # what a stop token ends: "token" | "block" | "none"
     revision: str = "v1"  # of the published loop: "v1" | "legacy"
     temperature: float = 0.0
@@ -58,16 +73,27 @@ class DecodeOptions:
         """The base strategy in force."""
         return self.base if self.strategy == "lopa" else self.strategy
 
+    @property
+    def fill_rule(self) -> str | None:
+        """The fill in force; None for an unknown base."""
+        if self.fill is None and self.factor is not None and "factor" in self._offered("fill"):
+            return "factor"
+        return self.fill or next(iter(self._offered("fill")), None)
+
     def check(self, manifest: BundleManifest) -> None:
         """Raise LopaError listing every setting that is wrong or that the bundle cannot serve."""
-        faults = []
+        faults = list(_type_faults(self))
+        if faults:
+            raise LopaError("; ".join(faults))
         for name, value, known in (
             ("strategy", self.strategy, STRATEGIES),
             ("base", self.base, BASES),
             ("window attention", self.window_attention, (None, "full", "block-causal")),
+            ("precision policy", self.precision_policy, POLICIES),
         ):
             if value not in known:
-                faults.append(f"{name} is {value!r}, expected one of {[k for k in known if k]}")
+                listed = ", ".join(choice for choice in known if choice)
+                faults.append(f"{name} is {value!r}, expected one of: {listed}")
         faults += self._choice_faults()
         for name, number in (
             ("block size", self.block_size),
@@ -84,6 +110,7 @@ class DecodeOptions:
             ("add threshold", self.add_threshold),
             ("complete threshold", self.complete_threshold),
             ("confidence", self.confidence),
+            ("precision margin", self.precision_margin),
         ):
             if not 0 <= share <= 1:
                 faults.append(f"{name} is {share}, expected a value from 0 to 1")
@@ -96,17 +123,20 @@ class DecodeOptions:
             raise LopaError("; ".join(faults))
 
     def _choice_faults(self) -> list[str]:
-        """List choices that the base strategy does not offer."""
-        if self.rules not in BASES:
+        """List choices that the base strategy does not offer, and settings it does not use."""
+        if self.strategy not in STRATEGIES or self.rules not in BASES:
             return []
-        faults = []
-        for name, offered in CHOICES.items():
-            value, known = getattr(self, name), offered[self.rules]
-            if value is not None and value not in known:
-                faults.append(f"{name} is {value!r}, {self.rules} expects one of {sorted(known)}")
-        if self.factor is not None and self.fill not in (None, "factor"):
-            faults.append(f"factor is {self.factor}, fill {self.fill!r} has none")
+        faults = list(unused_settings(self).values())
+        for name in CHOICES:
+            value, known = getattr(self, name), self._offered(name)
+            if known and value is not None and value not in known:
+                choices = f"one of: {', '.join(known)}" if len(known) > 1 else known[0]
+                faults.append(f"{name} is {value!r}, {self.rules} expects {choices}")
         return faults
+
+    def _offered(self, name: str) -> tuple[str, ...]:
+        """What the base strategy offers for a setting of CHOICES, its default first."""
+        return CHOICES[name].get(self.rules, ())
 
     def _bundle_faults(self, manifest: BundleManifest) -> list[str]:
         """List what the bundle or its model cannot serve."""
@@ -117,6 +147,11 @@ class DecodeOptions:
                 f"lookahead is {self.lookahead}, the bundle has {widest} lookahead branches; "
                 f"build with --lookahead {self.lookahead} for more"
             )
+        if self.precision_policy in POLICIES[1:] and manifest.fast is None:
+            faults.append(
+                f"precision policy is {self.precision_policy!r}, the bundle holds one precision; "
+                "build with --fast-model (a folder made by lopa calibrate) for two"
+            )
         if self.rules not in BASES:
             return faults
         if not (self.rules == "d2f" and self.window_attention):
@@ -124,39 +159,22 @@ class DecodeOptions:
             faults += [fault] if fault else []
         block = self.block(manifest.model)
         small, new = self.small_block_size or block, self.max_new_tokens or block
-        whole_blocks = self.rules == "d2f"
-        if self.rules == "block-diffusion":
-            if small > 0 and block > 0 and block % small:
-                faults.append(f"small block size is {small}, expected a divisor of {block}")
-            whole_blocks = bool(manifest.model.logit_shift) and self.cache != "none"
-        lookahead = self.resolved_lookahead(widest)
-        room = max((i.window for i in manifest.instances if i.branches > lookahead), default=0)
-        if self.rules == "d2f" and 0 <= lookahead <= widest and room < block:
-            faults.append(
-                f"block size is {block}, the bundle's window for {lookahead + 1} branches holds "
-                f"{room}; build with --window {block} or more"
-            )
-        if whole_blocks and 0 < new < block:
+        if self.rules == "block-diffusion" and small > 0 and block > 0 and block % small:
+            faults.append(f"small block size is {small}, expected a divisor of {block}")
+        if 0 < new < self.least_new_tokens(manifest.model):
             faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
         return faults
 
     def check_prompt(self, length: int, manifest: BundleManifest) -> None:
         """Raise PromptError when a prompt of `length` tokens needs more than the bundle holds."""
-        instances = manifest.instances
-        need = self.block(manifest.model)
-        limit = max(instance.context for instance in instances)
-        if self.rules != "d2f":
-            need = self.new_tokens(length, manifest)
-        if self.rules in ("d2f", "vanilla"):
-            limit = min(limit, max(instance.window for instance in instances))
-        if need < 1 or length + need > limit:
+        if self.room(length, manifest) < 1:
+            context = max(instance.context for instance in manifest.instances)
             raise PromptError(
-                f"the prompt has {length} tokens and needs {max(need, 1)} more for its first "
-                f"step, the bundle holds {limit}; shorten it or build with a larger "
-                "--context / --prefill"
+                f"a prompt of {length} tokens leaves no room for an answer, the bundle holds "
+                f"{context} tokens; shorten it or build with a larger --context"
             )
         steps = steps_needed(self.resolved(length, manifest), manifest.model, length)
-        fault = misfit(instances, steps)
+        fault = misfit(manifest.instances, steps)
         if fault:
             raise PromptError(f"{self.strategy} on a prompt of {length} tokens {fault}")
 
@@ -166,11 +184,25 @@ class DecodeOptions:
 
     def new_tokens(self, prompt: int, manifest: BundleManifest) -> int:
         """Token budget in force for a prompt of `prompt` tokens."""
+        return self.max_new_tokens or min(DEFAULT_NEW_TOKENS, self.room(prompt, manifest))
+
+    def least_new_tokens(self, model: ModelInfo) -> int:
+        """The smallest token budget: one block where only whole ones are added."""
+        whole = self.rules == "d2f" or self._stores_ahead(model)
+        return self.block(model) if whole else 1
+
+    def room(self, prompt: int, manifest: BundleManifest) -> int:
+        """The largest token budget that the context holds behind a prompt of `prompt` tokens."""
         context = max(instance.context for instance in manifest.instances)
-        if self.rules == "block-diffusion":
-            block = self.block(manifest.model)
-            context = (context - 1) // block * block
-        return self.max_new_tokens or min(256, context - prompt)
+        if self.rules != "block-diffusion":
+            return context - prompt
+        block = self.block(manifest.model)
+        begun = prompt % block if self._stores_ahead(manifest.model) else 0
+        return context // block * block - prompt + begun
+
+    def _stores_ahead(self, model: ModelInfo) -> bool:
+        """Whether the budget counts whole blocks, that of the prompt's last tokens included."""
+        return self.rules == "block-diffusion" and bool(model.logit_shift) and self.cache != "none"
 
     def resolved_lookahead(self, widest: int) -> int:
         """Lookahead branches in force for a bundle that has `widest`; only lopa runs any."""
@@ -188,20 +220,19 @@ class DecodeOptions:
         new_tokens = self.new_tokens(prompt, manifest)
         whole = self.rules == "vanilla" and self.block_size is None
         block = new_tokens if whole else self.block(model)
-        default = {name: offered[self.rules][0] for name, offered in CHOICES.items()}
         return replace(
             self,
             lookahead=self.resolved_lookahead(widest),
             block_size=block,
             small_block_size=self.small_block_size or block,
             max_new_tokens=new_tokens,
-            fill=self.fill or ("factor" if self.factor else default["fill"]),
+            fill=self.fill_rule,
             window_attention=attention,
-            cache=self.cache or default["cache"],
+            cache=self.cache or self._offered("cache")[0],
             steps=self.steps or new_tokens,
             block_steps=self.block_steps or block,
             schedule=self.schedule or ("dream" if model.logit_shift else "llada"),
-            stop=self.stop or default["stop"],
+            stop=self.stop or self._offered("stop")[0],
         )
 
     def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
@@ -209,7 +240,14 @@ class DecodeOptions:
         assert self.lookahead is not None
         lookahead = Lookahead(self.lookahead, self.branch_score(), self.anchor_wins)
         strategy = make_strategy(self, model)
-        return Decoder(engine, model, strategy, lookahead, self.sampler(), self.strict)
+        return Decoder(
+            engine, model, strategy, lookahead, self.sampler(), self.precision(), self.strict
+        )
+
+    def precision(self) -> PrecisionPolicy:
+        """The choice between the two graphs of a bundle."""
+        threshold = self.confidence if self.fill_rule == "threshold" else None
+        return PrecisionPolicy(self.precision_policy, self.precision_margin, threshold)
 
     def branch_score(self) -> BranchScore:
         """The branch score."""
@@ -218,3 +256,25 @@ class DecodeOptions:
     def sampler(self) -> Sampler:
         """The token sampler."""
         return Sampler(self.temperature, self.top_k, self.top_p, self.measure)
+
+
+def _type_faults(options: DecodeOptions) -> Iterator[str]:
+    """Name every setting of the wrong type."""
+    hints = typing.get_type_hints(DecodeOptions)
+    for field in fields(DecodeOptions):
+        value = getattr(options, field.name)
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        if not any(_is(value, kind) for kind in kinds):
+            name = field.name.replace("_", " ")
+            yield f"{name} is {value!r}, expected {KIND_NAMES[kinds[0]]}"
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether `value` serves as a setting of type `kind`; NumPy's numbers do."""
+    if kind in (int, float):
+        numeric = Integral if kind is int else Real
+        return isinstance(value, numeric) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+KIND_NAMES = {bool: "True or False", float: "a number", int: "a whole number", str: "a name"}

@@ -28,13 +28,18 @@ class TextCodec:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise PromptError(f"{folder} has no tokenizer.json; give prompt_ids or rebuild it")
-        self.tokenizer = Tokenizer.from_file(str(path))
+        try:
+            self.tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises no narrower one
+            raise PromptError(f"{path} is damaged ({error}); build the bundle again") from None
         self.stop_token_ids = frozenset(stop_token_ids)
         self._config = _read_config(folder / "tokenizer_config.json")
-        self._template = _read_template(folder, self._config)
+        self.template = _read_template(folder, self._config)
 
     def encode(self, text: str, raw: bool) -> list[int]:
         """Token ids of a user message under the chat template, or of `text` as it is."""
+        if not isinstance(text, str):
+            raise PromptError(f"the prompt is {text!r:.40}, expected text")
         if not text:
             raise PromptError("the prompt is empty; give at least one character")
         try:
@@ -45,9 +50,9 @@ class TextCodec:
         ids: list[int] = self.tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
 
-    def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """Apply the chat template to messages, ending with the generation prompt."""
-        if not self._template:
+    def render(self, messages: Sequence[dict[str, str]], *, generation_prompt: bool = True) -> str:
+        """Apply the chat template to messages, ending with the generation prompt if asked."""
+        if not self.template:
             raise PromptError(
                 "the bundle's tokenizer has no chat template; use --raw (raw=True) to decode the "
                 "prompt as it is"
@@ -58,8 +63,10 @@ class TextCodec:
             if key.endswith("_token") and value is not None
         }
         try:
-            template = _environment().from_string(self._template)
-            return template.render(messages=messages, add_generation_prompt=True, **tokens)
+            template = _environment().from_string(self.template)
+            return template.render(
+                messages=messages, add_generation_prompt=generation_prompt, **tokens
+            )
         except jinja2.TemplateError as error:
             raise PromptError(f"the chat template failed: {error}; use --raw") from None
 
@@ -86,13 +93,19 @@ def stop_index(token_ids: Sequence[int], stop_token_ids: frozenset[int]) -> int:
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    config = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{path} is damaged ({error}); build the bundle again") from None
     return config if isinstance(config, dict) else {}
 
 
 def _read_template(folder: Path, config: dict[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
+    try:
+        source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{path} is damaged ({error}); build the bundle again") from None
     if isinstance(source, list):  # several named templates
         named = {item.get("name"): item.get("template") for item in source}
         source = named.get("default")

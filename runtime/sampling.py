@@ -71,7 +71,8 @@ class Sampler:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             found.append(f"top-p is {self.top_p}, expected a value in (0, 1]")
         if self.measure not in CONFIDENCE_MEASURES:
-            found.append(f"measure is {self.measure!r}, expected one of {CONFIDENCE_MEASURES}")
+            known = ", ".join(CONFIDENCE_MEASURES)
+            found.append(f"measure is {self.measure!r}, expected one of: {known}")
         if self.measure == "margin" and candidates < 2:
             found.append("measure 'margin' needs a bundle that keeps at least 2 candidates")
         return found

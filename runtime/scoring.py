@@ -30,7 +30,7 @@ class BranchScore:
         """List settings outside their range."""
         found = []
         if self.name not in SCORES:
-            found.append(f"score is {self.name!r}, expected one of {sorted(SCORES)}")
+            found.append(f"score is {self.name!r}, expected one of: {', '.join(sorted(SCORES))}")
         if not 0 <= self.past_weight <= 1:
             found.append(f"score alpha is {self.alpha}, expected a value from 0 to 1")
         if not 0 < self.fraction <= 1:

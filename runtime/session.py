@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from .decoder import Decoder, StepEvent
 from .engines import open_engine
 from .engines.protocol import Engine
 from .manifest import BundleManifest, read_bundle, verify_files
+from .memory import smaller
 from .options import DecodeOptions
 from .prompt import PromptError, TextCodec, stop_index
 
@@ -24,7 +26,8 @@ class Result:
 
     `token_ids` is everything after the prompt, before stop-token truncation in `text`. `steps`
     are engine invocations, `forwards` counts every branch, `rows` every row computed, padding
-    included. Seconds are wall-clock time of decoding alone.
+    included; a step that ran in both precisions counts twice in each. Seconds are wall-clock time
+    of decoding alone.
     """
 
     text: str
@@ -37,6 +40,8 @@ class Result:
     useful_tokens: int  # up to and including the first stop token
     seconds: float
     limited: bool  # a block was due but no instance of the bundle could hold it
+    fast_steps: int = 0  # invocations of the bundle's fast graph
+    repeats: int = 0  # steps run fast and then again in full
 
     @property
     def tokens(self) -> int:
@@ -79,13 +84,16 @@ class Session:
         options = _merge(options, settings)
         ids = self.encode(prompt, prompt_ids, raw)
         started = time.perf_counter()
-        steps = forwards = rows = 0
+        steps = forwards = rows = fast_steps = repeats = 0
         limited = False
         last: StepEvent | None = None
         for last in self._start(ids, options):
-            steps, limited = last.step, limited or last.limited
-            forwards += len(last.scores)
-            rows += last.shape.window_rows
+            runs = 2 if last.precision == "both" else 1
+            steps, limited = steps + runs, limited or last.limited
+            forwards += runs * len(last.scores)
+            rows += runs * last.shape.window_rows
+            fast_steps += last.precision != "full"
+            repeats += runs - 1
             if on_step is not None:
                 paused = time.perf_counter()
                 on_step(last)
@@ -105,6 +113,8 @@ class Session:
             useful_tokens=min(stop + 1, len(token_ids)) - sum(masked[: stop + 1]),
             seconds=seconds,
             limited=limited,
+            fast_steps=fast_steps,
+            repeats=repeats,
         )
 
     def stream(
@@ -147,7 +157,12 @@ class Session:
             raise PromptError("give either prompt or prompt_ids")
         if prompt is not None:
             return self.codec.encode(prompt, raw)
-        ids = [int(token) for token in (() if prompt_ids is None else prompt_ids)]
+        try:
+            ids = [index(token) for token in (() if prompt_ids is None else prompt_ids)]
+        except TypeError:
+            raise PromptError(
+                f"prompt_ids is {prompt_ids!r:.40}, expected a sequence of whole numbers"
+            ) from None
         vocab = self.manifest.model.vocab_size
         wrong = [token for token in ids if not 0 <= token < vocab]
         if wrong:
@@ -165,12 +180,22 @@ class Session:
 
 
 def open_bundle(
-    path: str | Path, *, provider: str = "cpu", threads: int = 0, verify: bool = True
+    path: str | Path,
+    *,
+    provider: str = "cpu",
+    threads: int = 0,
+    verify: bool = True,
+    strict: bool = False,
+    low_memory: bool = False,
+    runtime_cache: Path | None = None,
 ) -> Session:
     """Load a bundle for decoding.
 
     Files are compared with the manifest's sha256 first; `verify=False` skips that. `threads` 0
-    lets the engine library choose. Raises LopaError for anything wrong with the bundle.
+    lets the engine library choose. On a GPU `strict` makes a CUDA graph that cannot be captured an
+    error. `low_memory` opens the instances of the smallest window alone (`memory.smaller`).
+    `runtime_cache` is where TensorRT for RTX keeps the kernels it compiles, by default beside the
+    bundle. Raises LopaError for anything wrong with the bundle.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -178,7 +203,12 @@ def open_bundle(
     manifest = read_bundle(folder)
     if verify:
         verify_files(folder, manifest.files)
-    return Session(folder, manifest, open_engine(folder, manifest, provider, threads))
+    if low_memory:
+        manifest = smaller(manifest)
+    engine = open_engine(
+        folder, manifest, provider, threads, strict=strict, runtime_cache=runtime_cache
+    )
+    return Session(folder, manifest, engine)
 
 
 def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:

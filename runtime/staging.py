@@ -31,9 +31,10 @@ def staged_folder(out: Path, force: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling of `out`; on success it takes the name `out`, else it is removed.
 
     What `out` held before is replaced as a whole (`force`) and only after the new one is complete.
-    An error of the file system (disk full, no permission) is raised as LopaError.
+    A symbolic link stays: the folder it points to is written. An error of the file system (disk
+    full, no permission) is raised as LopaError.
     """
-    out = out.absolute()
+    out = Path(os.path.realpath(out)) if out.is_symlink() else out.absolute()
     check_output(out, force)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,20 @@ def golden() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="session")
+def rtx() -> Any:
+    """TensorRT for RTX, which compiles without a GPU."""
+    from lopa.runtime.engines.tensorrt_library import PRODUCTS, load_library
+
+    names = PRODUCTS["tensorrt-rtx"].modules
+    if not any(importlib.util.find_spec(name) for name in names):
+        reason = "TensorRT for RTX is not installed (lopa[tensorrt-rtx])"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return load_library("tensorrt-rtx")
 
 
 @pytest.fixture(scope="session")

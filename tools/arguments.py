@@ -38,6 +38,11 @@ def positives(text: str) -> tuple[int, ...]:
     return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
 
 
+def naturals(text: str) -> tuple[int, ...]:
+    """Integers of 0 or more, separated by commas; ascending, each once."""
+    return tuple(sorted({natural(part.strip()) for part in text.split(",")}))
+
+
 def _integer(text: str) -> int:
     try:
         return int(text)

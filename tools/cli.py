@@ -13,18 +13,32 @@ parser must come up at once. Raise LopaError for what the user can mend.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..runtime.contract import LopaError
 
-COMMANDS = ("export", "build", "generate", "inspect", "bench", "eval")
+COMMANDS = (
+    "export",
+    "calibrate",
+    "build",
+    "generate",
+    "inspect",
+    "doctor",
+    "bench",
+    "eval",
+    "compare",
+    "tune",
+)
 
 USER_ERROR, WRONG_USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 
@@ -39,12 +53,32 @@ EXTRAS = {
     "onnx_graphsurgeon": "export",
     "onnxruntime": "cpu",
     "matplotlib": "report",
+    "polygraphy": "parity",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stderr is None:  # closed by the caller, as standard output may be
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
+    if sys.stdout is None:
+        return report_error(LopaError("standard output is closed; send it to a file or /dev/null"))
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone
+        _discard_output()
+        return CLOSED_PIPE
+    except OSError as error:
+        if error.filename is not None or error.errno != errno.ENOSPC:
+            raise
+        _discard_output()
+        return report_error(LopaError(f"cannot write the output: {error.strerror}"))
+
+
+def _run(arguments: list[str]) -> int:
     # Only the command that runs is imported; all of them for the help.
     chosen = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
     parser = build_parser(chosen)
@@ -54,28 +88,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        status: int = args.run(args)
-        sys.stdout.flush()
+        with _warning_lines():
+            status: int = args.run(args)
         return status
     except LopaError as error:
-        return _report(error, args.verbose)
+        return report_error(error, args.verbose)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0].replace("-", "_"))
         if extra is None:
             raise
-        return _report(
+        return report_error(
             LopaError(
                 f"lopa {args.command} needs {error.name}, which is not installed; "
                 f"install it with: pip install 'lopa[{extra}]'"
             )
         )
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
     except OSError as error:  # a file that cannot be read or written
         if error.filename is None:
             raise
-        return _report(LopaError(f"{error.filename}: {error.strerror}"), args.verbose)
+        return report_error(LopaError(f"{error.filename}: {error.strerror}"), args.verbose)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
@@ -129,14 +160,38 @@ def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     return parser
 
 
-def _report(error: LopaError, verbose: bool = False) -> int:
+def report_error(error: LopaError, verbose: bool = False) -> int:
     """Print an error as one line; `verbose` adds one line per cause."""
-    print("lopa: error:", _line(error), file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may be full or gone, too
+        print("lopa: error:", _line(error), file=sys.stderr)
     cause = error.__cause__
     while verbose and cause is not None:
         print(f"  caused by {type(cause).__name__}:", _line(cause), file=sys.stderr)
         cause = cause.__cause__
     return USER_ERROR
+
+
+@contextlib.contextmanager
+def _warning_lines() -> Iterator[None]:
+    """Show our own warnings like errors, in one line; those of libraries stay as they are."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_ours(
+            message: Warning | str, category: type[Warning], *where: Any, **more: Any
+        ) -> None:
+            if category.__module__.startswith(str(__package__).partition(".")[0]):
+                print("lopa: warning:", " ".join(str(message).splitlines()), file=sys.stderr)
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = show_ours
+        yield
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere, so that nothing fails on it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _line(error: BaseException) -> str:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .arguments import natural, number, positive
 
 if TYPE_CHECKING:
     from ..runtime.options import DecodeOptions
+    from ..runtime.session import Session
 
 
 def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag per field of DecodeOptions; None stands for its default."""
-    group = parser.add_argument_group("decoding")
+    group = parser.add_argument_group(
+        "decoding", "A setting that the strategy does not use is refused, not ignored."
+    )
+    group.add_argument(
+        "--settings",
+        metavar="FILE",
+        type=Path,
+        help="JSON object of settings, as lopa tune writes it; flags go over it",
+    )
     group.add_argument(
         "--strategy",
         metavar="NAME",
@@ -28,7 +40,7 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         "--lookahead",
         metavar="K",
         type=natural,
-        help="lookahead branches (default: what the bundle has, at most 4)",
+        help="of lopa: lookahead branches (default: what the bundle has, at most 4)",
     )
     group.add_argument(
         "--block-size",
@@ -43,19 +55,23 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         help="block-diffusion: part of a block that is filled at a time (default: the block)",
     )
     group.add_argument(
-        "--max-new-tokens", metavar="N", type=positive, help="default: what fits, at most 256"
+        "--max-new-tokens",
+        metavar="N",
+        type=positive,
+        help="default: what fits, at most 256; vanilla and fast-dllm mask all of them from the "
+        "start",
     )
     group.add_argument(
         "--add-threshold",
         metavar="F",
         type=number,
-        help="decoded share of the last block at which the next is added (default 0.1)",
+        help="of d2f: decoded share of the last block at which the next is added (default 0.1)",
     )
     group.add_argument(
         "--complete-threshold",
         metavar="F",
         type=number,
-        help="decoded share at which the block after it may be forced (default 0.95)",
+        help="of d2f: decoded share at which the block after it may be forced (default 0.95)",
     )
     group.add_argument(
         "--fill",
@@ -67,7 +83,7 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         "--confidence",
         metavar="F",
         type=number,
-        help="every position above it is filled at once (default 0.9)",
+        help="of --fill threshold: every position above it is filled at once (default 0.9)",
     )
     group.add_argument(
         "--threshold",
@@ -77,7 +93,10 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         help="the same setting as --confidence (default 0.9)",
     )
     group.add_argument(
-        "--factor", metavar="F", type=number, help="bound of --fill factor, which it implies"
+        "--factor",
+        metavar="F",
+        type=number,
+        help="of fast-dllm: bound of --fill factor, which it implies",
     )
     group.add_argument(
         "--cache",
@@ -87,29 +106,32 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--score",
         metavar="NAME",
-        help="what branches are compared by: mean_confidence (default), bottom_fraction, mixed, "
-        "reward_entropy, sliding_minimum, least_segment",
+        help="of lopa: what branches are compared by: mean_confidence (default), bottom_fraction, "
+        "mixed, reward_entropy, sliding_minimum, least_segment",
     )
     group.add_argument(
-        "--score-alpha", metavar="F", type=number, help="weight of what a branch has filled"
+        "--score-alpha",
+        metavar="F",
+        type=number,
+        help="of the scores mixed and reward_entropy: weight of what a branch has filled",
     )
     group.add_argument(
         "--score-fraction",
         metavar="F",
         type=number,
-        help="share of the least sure masks that counts (default 0.5)",
+        help="of bottom_fraction, mixed: share of the least sure masks that counts (default 0.5)",
     )
     group.add_argument(
         "--score-window",
         metavar="N",
         type=positive,
-        help="consecutive masks averaged by sliding_minimum (default 8)",
+        help="of sliding_minimum: consecutive masks averaged (default 8)",
     )
     group.add_argument(
         "--anchor-wins",
         action="store_const",
         const=True,
-        help="ablation: score the branches but always commit the anchor",
+        help="of lopa, an ablation: score the branches but always commit the anchor",
     )
     group.add_argument(
         "--measure",
@@ -119,7 +141,8 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--window-attention",
         metavar="NAME",
-        help="full or block-causal (default: block-causal for d2f, else full)",
+        help="of d2f, also as base: full or block-causal (default: block-causal for d2f, full "
+        "for lopa)",
     )
     group.add_argument(
         "--steps",
@@ -136,13 +159,27 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--schedule",
         metavar="NAME",
-        help="quotas per step: dream (default with shifted logits) or llada",
+        help="vanilla, fast-dllm: counts of --fill quota: dream (default with shifted logits) or "
+        "llada",
     )
     group.add_argument(
         "--stop",
         metavar="NAME",
         help="what a stop token ends: the decode at that token (token), after its block (block), "
         "nothing (none); default: block for d2f, token for block-diffusion",
+    )
+    group.add_argument(
+        "--precision-policy",
+        metavar="NAME",
+        help="of bundles built with --fast-model: full (default), fast (the quantised graph) or "
+        "auto (fast where rounding decides nothing)",
+    )
+    group.add_argument(
+        "--precision-margin",
+        metavar="F",
+        type=number,
+        help="of auto: a fast step runs again in full if branch scores, or a probability and its "
+        "threshold, are nearer than this (default 0.05)",
     )
     group.add_argument(
         "--revision",
@@ -159,28 +196,84 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         "--strict",
         action="store_const",
         const=True,
-        help="fail, rather than stop early, when a block fits no instance of the bundle",
+        help="fail, rather than stop early, when a block fits no instance of the bundle, and, "
+        "rather than run slower, when a CUDA graph cannot be captured",
     )
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `open_bundle`."""
     group = parser.add_argument_group("engine")
-    group.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    group.add_argument(
+        "--provider",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="of onnxruntime bundles (default: cpu); TensorRT bundles always run on the GPU",
+    )
     group.add_argument(
         "--threads", metavar="N", type=natural, default=0, help="0 (default): the library chooses"
     )
     group.add_argument(
         "--no-verify", action="store_true", help="do not compare the files with the manifest first"
     )
+    group.add_argument(
+        "--low-memory",
+        action="store_true",
+        help="open the instances of the smallest window alone and say what it costs",
+    )
+    group.add_argument(
+        "--runtime-cache",
+        "--runtimeCacheFile",
+        metavar="FILE",
+        type=Path,
+        help="where TensorRT for RTX keeps the kernels it compiles for this GPU (default: beside "
+        "the bundle)",
+    )
+
+
+def open_session(args: argparse.Namespace) -> Session:
+    """Open the bundle `args.bundle` as the engine flags say."""
+    from ..runtime.session import open_bundle
+
+    session = open_bundle(
+        args.bundle,
+        provider=args.provider,
+        threads=args.threads,
+        verify=not args.no_verify,
+        strict=bool(args.strict),
+        low_memory=args.low_memory,
+        runtime_cache=args.runtime_cache,
+    )
+    if args.low_memory and not args.quiet:
+        from ..runtime.manifest import read_bundle
+        from .display.memory import low_memory_line
+
+        print(low_memory_line(read_bundle(args.bundle), session.manifest), file=sys.stderr)
+    return session
 
 
 def decode_options(args: argparse.Namespace) -> DecodeOptions:
-    """Return the settings given on the command line over the defaults."""
-    from dataclasses import fields
+    """Return the settings given on the command line, over those of a file, over the defaults."""
+    from dataclasses import fields, replace
 
     from ..runtime.options import DecodeOptions
 
-    names = (field.name for field in fields(DecodeOptions))
+    names = [field.name for field in fields(DecodeOptions)]
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-    return DecodeOptions(**given)
+    file = {} if args.settings is None else _read_settings(args.settings, names)
+    return replace(DecodeOptions(), **{**file, **given})
+
+
+def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
+    from ..runtime.contract import LopaError
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LopaError(f"{path} is not JSON ({error}); expected an object of settings") from None
+    if not isinstance(found, dict):
+        raise LopaError(f"{path} holds {type(found).__name__}, expected an object of settings")
+    unknown = sorted(found.keys() - set(names))
+    if unknown:
+        raise LopaError(f"{path}: unknown setting {', '.join(unknown)}; known: {', '.join(names)}")
+    return found

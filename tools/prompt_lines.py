@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.contract import LopaError
+from .strict_json import parse_json
 
 STDIN = "-"
 LISTED_FAULTS = 8
@@ -49,7 +50,7 @@ def read_prompts(file: str) -> list[Prompt]:
     """
     name = "<stdin>" if file == STDIN else file
     prompts, faults = [], []
-    for number, line in enumerate(_read(file).splitlines(), 1):
+    for number, line in enumerate(_read(file).split("\n"), 1):  # splitlines knows ten more ends
         if not line.strip():
             continue
         try:
@@ -80,22 +81,29 @@ def check_prompts(
 
 def _prompt(line: str, number: int, where: str) -> Prompt:
     try:
-        data = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise LopaError(f"{where}: not valid JSON ({error.msg} at column {error.colno})") from None
+        data = parse_json(line)
+    except LopaError as error:
+        raise LopaError(f"{where}: {error}") from None
     if not isinstance(data, dict):
         raise LopaError(f"{where}: {type(data).__name__}, expected an object")
     text, ids = data.get("prompt"), data.get("prompt_ids")
     if (text is None) == (ids is None):
-        raise LopaError(f"{where}: expected either prompt or prompt_ids, found keys {list(data)}")
+        found = f"found {', '.join(data)}" if data else "found neither"
+        raise LopaError(f"{where}: expected either prompt or prompt_ids, {found}")
     if text is not None and not isinstance(text, str):
         raise LopaError(f"{where}: prompt is {type(text).__name__}, expected text")
     if ids is not None and not (isinstance(ids, list) and all(type(item) is int for item in ids)):
         raise LopaError(f"{where}: prompt_ids is not a list of integers")
+    try:
+        json.dumps(data.get("id"), ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise LopaError(f"{where}: the id is not valid Unicode text") from None
     return Prompt(data.get("id", number), text, None if ids is None else tuple(ids), where)
 
 
 def _read(file: str) -> str:
+    if file == STDIN and sys.stdin is None:
+        raise LopaError("cannot read prompts: standard input is closed")
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return data.decode("utf-8-sig")

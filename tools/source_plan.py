@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 from ..runtime.contract import MODEL_DTYPES, LopaError
 from ..runtime.manifest import BUNDLE_FILE, MODEL_FILE, ModelInfo, read_model
 from ..runtime.staging import check_output
+from .display.progress import Progress
 from .display.report import ELEMENT_BYTES, Section, columns, model_lines, size_text
 
 PRECISIONS = tuple(MODEL_DTYPES)
@@ -135,6 +139,31 @@ def plan_source(
         manifest.graph.precision,
         {name: record.bytes for name, record in manifest.files.items()},
     )
+
+
+@contextlib.contextmanager
+def exported_model(plan: SourcePlan, out: Path, progress: Progress) -> Iterator[Path]:
+    """Yield the model folder, exported next to the output for as long as it is needed."""
+    if plan.kind == "model folder":
+        yield plan.folder
+        return
+    from ..export.model_folder import export_model
+
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{out.name}.", suffix=".export", dir=out.parent
+    ) as stage:
+        model = Path(stage, "model")
+        export_model(
+            plan.folder,
+            model,
+            adapter=plan.adapter,
+            precision=plan.precision,
+            candidates=plan.model.candidates,
+            progress=progress,
+        )
+        yield model
 
 
 def _check_checkpoint(folder: Path) -> None:

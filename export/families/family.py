@@ -9,6 +9,7 @@ from typing import Any
 from ..spec import DecoderSpec
 from ..token_ids import IdRule
 from ..tokenizer_files import TokenizerFacts
+from .config_reader import ConfigReader
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class SizeKeys:
 class Family:
     """The models that share one decoder layout, their traits and mappings.
 
-    `spec(config, generation_config, tokenizer, candidates, faults)` appends what is wrong with the
-    config to `faults`; its result counts only if nothing was appended. `tied_head` of the result
-    is what the config declares. `tensor_names(spec)` covers every canonical parameter.
+    `spec(family, reader, generation_config, tokenizer, candidates)` notes what is wrong with the
+    config in the reader's faults; its result counts only if there is none. `tied_head` of the
+    result is what the config declares. `tensor_names(spec)` covers every canonical parameter.
     `block_size` is the length where no key of `block_keys` states one; None: one of them must.
     """
 
@@ -77,8 +78,6 @@ class Family:
     block_size: int | None
     mask_id: IdRule
     pad_id: IdRule
-    spec: Callable[
-        [Mapping[str, Any], Mapping[str, Any], TokenizerFacts, int, list[str]], DecoderSpec
-    ]
+    spec: Callable[[Family, ConfigReader, Mapping[str, Any], TokenizerFacts, int], DecoderSpec]
     tensor_names: Callable[[DecoderSpec], Mapping[str, Source]]
     keys: SizeKeys = field(default=SizeKeys())

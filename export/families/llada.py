@@ -44,21 +44,21 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
 
 
 def read_spec(
-    config: Mapping[str, Any],
+    family: Family,
+    reader: ConfigReader,
     generation_config: Mapping[str, Any],
     tokenizer: TokenizerFacts,
     candidates: int,
-    faults: list[str],
 ) -> DecoderSpec:
-    """Map a LLaDA config to the decoder; every fault is appended to `faults`."""
-    reader = ConfigReader(_with_defaults(config, faults), faults)
-    info = read_model_info(FAMILY, reader, generation_config, tokenizer, candidates)
+    """Map a LLaDA config to the decoder; every fault is noted in the reader."""
+    reader = _with_defaults(reader)
+    info = read_model_info(family, reader, generation_config, tokenizer, candidates)
     for key, accepted in REQUIRED.items():
         reader.require(key, accepted)
     everywhere = reader.flag("include_bias", False)
-    if everywhere and config.get("bias_for_layer_norm") is None:
+    if everywhere and reader.config.get("bias_for_layer_norm") is None:
         reader.fault("include_bias gives the norms a bias too, which is not supported")
-    tied = reader.flag(KEYS.tied_head, True)
+    tied = reader.flag(family.keys.tied_head, True)
     return DecoderSpec(
         info=info,
         rms_norm_eps=reader.number("rms_norm_eps", 1e-5),
@@ -71,10 +71,9 @@ def read_spec(
     )
 
 
-def _with_defaults(config: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
+def _with_defaults(reader: ConfigReader) -> ConfigReader:
     """Fill in the sizes that follow from others when the config leaves them out."""
-    full = dict(config)
-    reader = ConfigReader(full, faults)
+    full = dict(reader.config)
     if full.get("n_kv_heads") is None:
         multi_query = reader.flag("multi_query_attention", False)
         full["n_kv_heads"] = 1 if multi_query else full.get("n_heads")
@@ -82,7 +81,7 @@ def _with_defaults(config: Mapping[str, Any], faults: list[str]) -> dict[str, An
         full["mlp_hidden_size"] = reader.integer("mlp_ratio", 4) * full["d_model"]
     if full.get("embedding_size") is None:  # rows of embedding and head
         full["embedding_size"] = full.get("vocab_size")
-    return full
+    return ConfigReader(full, reader.faults)
 
 
 def tensor_names(spec: DecoderSpec) -> dict[str, Source]:
@@ -103,16 +102,6 @@ def tensor_names(spec: DecoderSpec) -> dict[str, Source]:
     return names
 
 
-KEYS = SizeKeys(
-    hidden="d_model",
-    heads="n_heads",
-    kv_heads="n_kv_heads",
-    layers="n_layers",
-    intermediate="mlp_hidden_size",
-    vocabulary="embedding_size",
-    positions="max_sequence_length",
-    tied_head="weight_tying",
-)
 FAMILY = Family(
     name="llada",
     model_types=("llada",),
@@ -124,5 +113,14 @@ FAMILY = Family(
     pad_id=IdRule(),
     spec=read_spec,
     tensor_names=tensor_names,
-    keys=KEYS,
+    keys=SizeKeys(
+        hidden="d_model",
+        heads="n_heads",
+        kv_heads="n_kv_heads",
+        layers="n_layers",
+        intermediate="mlp_hidden_size",
+        vocabulary="embedding_size",
+        positions="max_sequence_length",
+        tied_head="weight_tying",
+    ),
 )

@@ -30,15 +30,14 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
 
 
 def read_spec(
-    config: Mapping[str, Any],
+    family: Family,
+    reader: ConfigReader,
     generation_config: Mapping[str, Any],
     tokenizer: TokenizerFacts,
     candidates: int,
-    faults: list[str],
 ) -> DecoderSpec:
-    """Map a LLaDA2 config to the decoder; every fault is appended to `faults`."""
-    reader = ConfigReader(config, faults)
-    info = read_model_info(FAMILY, reader, generation_config, tokenizer, candidates)
+    """Map a LLaDA2 config to the decoder; every fault is noted in the reader."""
+    info = read_model_info(family, reader, generation_config, tokenizer, candidates)
     for key, accepted in REQUIRED.items():
         reader.require(key, accepted)
     reader.full_attention()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...runtime.manifest import ModelInfo
 from ..spec import DecoderSpec
 from ..tokenizer_files import TokenizerFacts
 from .config_reader import ConfigReader
@@ -23,19 +24,35 @@ NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layern
 HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 
 
-def read_qwen_spec(
+def read_qwen2_spec(
     family: Family,
     reader: ConfigReader,
     generation_config: Mapping[str, Any],
     tokenizer: TokenizerFacts,
     candidates: int,
-    *,
-    qkv_bias: bool,
-    output_bias: bool = False,
-    qk_norm: bool = False,
 ) -> DecoderSpec:
-    """Map a Qwen-like config to the decoder; every fault goes to the reader's list."""
+    """Map the config of a Qwen2 body to the decoder: queries, keys and values have a bias."""
     info = read_model_info(family, reader, generation_config, tokenizer, candidates)
+    return _read_body(info, reader, qkv_bias=True, output_bias=False, qk_norm=False)
+
+
+def read_qwen3_spec(
+    family: Family,
+    reader: ConfigReader,
+    generation_config: Mapping[str, Any],
+    tokenizer: TokenizerFacts,
+    candidates: int,
+) -> DecoderSpec:
+    """Map the config of a Qwen3 body to the decoder: norms on queries and keys, bias by config."""
+    info = read_model_info(family, reader, generation_config, tokenizer, candidates)
+    bias = reader.flag("attention_bias", False)
+    return _read_body(info, reader, qkv_bias=bias, output_bias=bias, qk_norm=True)
+
+
+def _read_body(
+    info: ModelInfo, reader: ConfigReader, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
+) -> DecoderSpec:
+    """Read what Qwen2 and Qwen3 state alike."""
     reader.require("hidden_act", ("silu",))
     reader.require("quantization_config", (None,))
     reader.full_attention()

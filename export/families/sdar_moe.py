@@ -12,29 +12,18 @@ from ..tokenizer_files import TokenizerFacts
 from .config_reader import ConfigReader
 from .family import Family, Source
 from .moe import expert_names
-from .qwen import qwen_tensor_names, read_qwen_spec
+from .qwen import qwen_tensor_names, read_qwen3_spec
 
 
 def read_spec(
-    config: Mapping[str, Any],
+    family: Family,
+    reader: ConfigReader,
     generation_config: Mapping[str, Any],
     tokenizer: TokenizerFacts,
     candidates: int,
-    faults: list[str],
 ) -> DecoderSpec:
-    """Map an SDAR-MoE config to the decoder; every fault is appended to `faults`."""
-    reader = ConfigReader(config, faults)
-    bias = reader.flag("attention_bias", False)
-    spec = read_qwen_spec(
-        FAMILY,
-        reader,
-        generation_config,
-        tokenizer,
-        candidates,
-        qkv_bias=bias,
-        output_bias=bias,
-        qk_norm=True,
-    )
+    """Map an SDAR-MoE config to the decoder; every fault is noted in the reader."""
+    spec = read_qwen3_spec(family, reader, generation_config, tokenizer, candidates)
     experts = reader.integer("num_experts")
     per_token = reader.integer("num_experts_per_tok")
     if experts and per_token > experts:

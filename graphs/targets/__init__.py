@@ -6,8 +6,28 @@ from pathlib import Path
 
 from ...runtime.contract import Instance, LopaError
 from ...runtime.manifest import EngineInfo, ModelManifest
+from .listener import BuildListener
+from .tensorrt_settings import TensorRtSettings
 
-TARGETS = ("onnxruntime",)
+TARGETS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+TENSORRT = ("tensorrt", "tensorrt-rtx")
+
+
+def check_target(target: str, precision: str, settings: TensorRtSettings | None) -> None:
+    """Raise LopaError if `target` cannot be built here, whatever the model: asked before an export.
+
+    `settings` are for the TensorRT targets alone.
+    """
+    if target in TENSORRT:
+        from . import tensorrt
+
+        tensorrt.check_build(target, settings or TensorRtSettings())
+    elif target == "onnxruntime":
+        from . import onnxruntime
+
+        onnxruntime.check_precision(precision)
+    else:
+        raise LopaError(f"target is {target!r}, expected one of {list(TARGETS)}")
 
 
 def build_engine(
@@ -16,10 +36,23 @@ def build_engine(
     manifest: ModelManifest,
     instances: tuple[Instance, ...],
     stage: Path,
+    settings: TensorRtSettings | None,
+    listener: BuildListener,
 ) -> tuple[EngineInfo, list[str]]:
-    """Build the engine of `target` into `stage`; returns its record and the file names."""
-    if target == "onnxruntime":
-        from . import onnxruntime
+    """Build the engine of `target` into `stage`; returns its record and files, engine first."""
+    check_target(target, manifest.graph.precision, settings)
+    if target in TENSORRT:
+        from . import tensorrt
 
-        return onnxruntime.build_engine(model_folder, manifest, instances, stage)
-    raise LopaError(f"target is {target!r}, expected one of {list(TARGETS)}")
+        return tensorrt.build_engine(
+            target,
+            model_folder,
+            manifest,
+            instances,
+            stage,
+            settings or TensorRtSettings(),
+            listener,
+        )
+    from . import onnxruntime
+
+    return onnxruntime.build_engine(model_folder, manifest, instances, stage)

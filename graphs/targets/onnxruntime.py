@@ -1,6 +1,6 @@
 """ONNX Runtime target: the symbolic graph is the engine, one copy for all instances.
 
-Only routed experts are changed: they become the library's own operator.
+Only routed experts and quantised products are changed: they become the library's own operators.
 """
 
 from __future__ import annotations
@@ -15,8 +15,18 @@ from ...runtime.contract import Instance, LopaError
 from ...runtime.engines.onnxruntime import COMMIT_FILE, load_library
 from ...runtime.manifest import EngineInfo, ModelManifest
 from .onnxruntime_experts import fuse_experts, has_experts
+from .onnxruntime_integers import use_integer_kernels
 
 _ELEMENT_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
+
+
+def check_precision(precision: str) -> None:
+    """Raise LopaError for a precision that the library has no kernels for."""
+    if precision not in _ELEMENT_TYPES:
+        raise LopaError(
+            f"onnxruntime runs {' and '.join(_ELEMENT_TYPES)} graphs, not {precision}; choose one "
+            "of them or a TensorRT target"
+        )
 
 
 def build_engine(
@@ -24,14 +34,17 @@ def build_engine(
 ) -> tuple[EngineInfo, list[str]]:
     """Write the engine files into `stage` and load them once; returns record and file names."""
     library = load_library()
-    names = [name for name in manifest.files if name.endswith((".onnx", ".data"))]
+    names = [manifest.graph.file, *(name for name in manifest.files if name.endswith(".data"))]
     graph = onnx.load(model_folder / manifest.graph.file, load_external_data=False)
+    quantized = use_integer_kernels(graph)
     if has_experts(graph):
         (data,) = (name for name in names if name.endswith(".data"))
         fuse_experts(graph, model_folder, stage / manifest.graph.file, stage / data)
     else:
         for name in names:
             shutil.copyfile(model_folder / name, stage / name)
+        if quantized:
+            onnx.save(graph, stage / manifest.graph.file)
     onnx.save(commit_graph(manifest), stage / COMMIT_FILE)
     try:
         options = library.SessionOptions()

@@ -9,16 +9,35 @@ from ..manifest import BundleManifest
 from .protocol import Engine
 
 MAX_THREADS = 1024
+TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
 
 
-def open_engine(folder: Path, manifest: BundleManifest, provider: str, threads: int) -> Engine:
-    """Load the engine of a bundle; raises LopaError naming the extra when its library is absent."""
+def open_engine(
+    folder: Path,
+    manifest: BundleManifest,
+    provider: str,
+    threads: int,
+    *,
+    strict: bool = False,
+    runtime_cache: Path | None = None,
+) -> Engine:
+    """Load the engine of a bundle; raises LopaError naming the extra when its library is absent.
+
+    `provider` and `threads` are for ONNX Runtime; TensorRT always runs on the GPU. With `strict` a
+    CUDA graph that cannot be captured is an error. `runtime_cache` is the file of compiled kernels
+    of TensorRT for RTX.
+    """
     if not 0 <= threads <= MAX_THREADS:
         raise LopaError(f"threads is {threads}, expected 0 to {MAX_THREADS}")
     if manifest.engine.target == "onnxruntime":
         from .onnxruntime import OnnxRuntimeEngine
 
-        return OnnxRuntimeEngine(folder, manifest, provider, threads)
+        return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
+    if manifest.engine.target in TENSORRT_TARGETS:
+        from .tensorrt import TensorRtEngine
+
+        return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
+    known = ", ".join(("onnxruntime", *TENSORRT_TARGETS))
     raise LopaError(
-        f"bundle target {manifest.engine.target!r} is not known to this lopa; known: onnxruntime"
+        f"bundle target {manifest.engine.target!r} is not known to this lopa; known: {known}"
     )

@@ -26,7 +26,9 @@ from ..contract import (
 )
 from ..manifest import BundleManifest
 from .onnxruntime_buffers import Buffers, DeviceBuffers, HostBuffers, Slot
+from .onnxruntime_graphs import SessionGraphs
 from .protocol import StepInputs, StepOutputs
+from .status import EngineStatus
 
 PROVIDERS = ("cpu", "cuda")
 COMMIT_FILE = "commit.onnx"
@@ -53,10 +55,10 @@ def load_library() -> Any:
 
 @dataclass(frozen=True)
 class _Bound:
-    """One shape with its binding, its tensors, and the views the decoder reads and writes."""
+    """One shape with its bindings, its tensors, and the views the decoder reads and writes."""
 
     generation: int  # of the buffers
-    binding: Any
+    bindings: tuple[Any, ...]  # of the step graph, and of the fast one where there is one
     run_options: Any
     slots: dict[str, Slot]
     inputs: StepInputs
@@ -73,13 +75,15 @@ class OnnxRuntimeEngine:
         provider: str = "cpu",
         threads: int = 0,
         resident: bool | None = None,
+        strict: bool = False,
     ) -> None:
         """Load the session; `resident` (default: not on the CPU) keeps every buffer in OrtValues.
 
         A resident engine runs static instances only and commits with the bundle's commit graph.
+        With `strict` a CUDA graph that cannot be captured is an error.
         """
         if provider not in PROVIDERS:
-            raise LopaError(f"provider is {provider!r}, expected one of {list(PROVIDERS)}")
+            raise LopaError(f"provider is {provider!r}, expected one of: {', '.join(PROVIDERS)}")
         self._ort = load_library()
         self._check_provider(provider)
         self._model, self._dtype = manifest.model, manifest.model_dtype
@@ -88,7 +92,10 @@ class OnnxRuntimeEngine:
         resident = provider != "cpu" if resident is None else resident
         self._exact = manifest.engine.dynamic and not resident
         self._limit = max(item.context for item in self._instances)
-        self._session = self._open(folder / manifest.graph.file, threads, graphs=True)
+        self._graphs = SessionGraphs(self._instances, strict) if provider == "cuda" else None
+        self._sessions = [self._open_step(folder / manifest.graph.file, threads)]
+        if manifest.fast is not None and provider == "cpu":
+            self._sessions.append(self._open_step(folder / manifest.fast.file, threads))
         self._buffers: Buffers
         if resident:
             commit = self._open(folder / COMMIT_FILE, threads, graphs=False)
@@ -132,14 +139,16 @@ class OnnxRuntimeEngine:
 
     def run(self, shape: Instance) -> StepOutputs:
         """Run one step; head outputs are host views valid until the next run."""
-        bound = self._bound[shape]
-        for name in _HOST_INPUTS:
-            bound.slots[name].upload()
-        self._session.run_with_iobinding(bound.binding, bound.run_options)
-        for name in _HEAD_OUTPUTS:
-            bound.slots[name].download()
-        self._last = shape
-        return bound.outputs
+        return self._run(shape, 0)
+
+    def run_fast(self, shape: Instance) -> StepOutputs:
+        """Run one step by the fast graph; raises LopaError where it is not open."""
+        if len(self._sessions) == 1:
+            raise LopaError(
+                "the fast graph of a bundle runs on the CPU; use --provider cpu, or "
+                "--precision-policy full"
+            )
+        return self._run(shape, 1)
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
         """Copy window rows of the last run to cache slots."""
@@ -160,6 +169,31 @@ class OnnxRuntimeEngine:
         """Keys and values [L, H, C, D] of the cache as it is laid out now, for inspection."""
         keys, values = (self._caches[name] for name in _CACHES)
         return keys.read(), values.read()
+
+    def load_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Replace the cache, as it is laid out now, to run a recorded step again."""
+        for name, contents in zip(_CACHES, (keys, values), strict=True):
+            self._caches[name].write(contents)
+
+    def status(self) -> EngineStatus:
+        """Return the library, the provider, and how each instance's steps are launched."""
+        graphs = () if self._graphs is None else self._graphs.status()
+        title = f"onnxruntime {self._ort.__version__}"
+        return EngineStatus(title, f"{self._provider} provider", {}, graphs)
+
+    def _run(self, shape: Instance, graph: int) -> StepOutputs:
+        bound = self._bound[shape]
+        for name in _HOST_INPUTS:
+            bound.slots[name].upload()
+        session, binding = self._sessions[graph], bound.bindings[graph]
+        if self._graphs is None:
+            session.run_with_iobinding(binding, bound.run_options)
+        else:
+            self._graphs.run(shape, session, binding, bound.run_options)
+        for name in _HEAD_OUTPUTS:
+            bound.slots[name].download()
+        self._last = shape
+        return bound.outputs
 
     def _windows(self) -> tuple[Slot, Slot]:
         if self._last is None:
@@ -183,6 +217,17 @@ class OnnxRuntimeEngine:
                 f"{self._ort.__version__} offers {available}: install lopa[cuda] or use "
                 "--provider cpu"
             )
+
+    def _open_step(self, path: Path, threads: int) -> Any:
+        """Open the step graph, on CUDA with graph capture where the library can."""
+        if self._graphs is None:
+            return self._open(path, threads, graphs=False)
+        try:
+            return self._open(path, threads, graphs=True)
+        except LopaError as error:
+            session = self._open(path, threads, graphs=False)
+            self._graphs.give_up(self._instances, str(error.__cause__ or error))
+            return session
 
     def _open(self, path: Path, threads: int, graphs: bool) -> Any:
         options = self._ort.SessionOptions()
@@ -222,24 +267,27 @@ class OnnxRuntimeEngine:
 
     def _bind(self, shape: Instance) -> _Bound:
         inputs, outputs = self._specs(shape)
-        binding = self._session.io_binding()
-        slots: dict[str, Slot] = {}
-        for specs, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
-            for spec in specs:
-                name = spec.name
-                if name in _CACHES:
-                    slot = self._caches[name]
-                else:
-                    slot = self._buffers.tensor(spec, name in _HOST_INPUTS + _HEAD_OUTPUTS)
-                bind(name, self._provider, 0, np.dtype(spec.dtype), list(spec.shape), slot.address)
-                slots[name] = slot
+        slots = {
+            spec.name: self._caches[spec.name]
+            if spec.name in _CACHES
+            else self._buffers.tensor(spec, spec.name in _HOST_INPUTS + _HEAD_OUTPUTS)
+            for spec in (*inputs, *outputs)
+        }
+        bindings = []
+        for session in self._sessions:  # all on the same tensors
+            binding = session.io_binding()
+            for specs, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
+                for spec in specs:
+                    address = slots[spec.name].address
+                    dtype, sizes = np.dtype(spec.dtype), list(spec.shape)
+                    bind(spec.name, self._provider, 0, dtype, sizes, address)
+            bindings.append(binding)
         run_options = self._ort.RunOptions()
-        if self._provider == "cuda":
-            graph = self._instances.index(shape) + 1  # id 0 is reserved
-            run_options.add_run_config_entry("gpu_graph_id", str(graph))
+        if self._graphs is not None:
+            self._graphs.mark(shape, run_options)
         return _Bound(
             self._buffers.generation,
-            binding,
+            tuple(bindings),
             run_options,
             slots,
             StepInputs(**{name: slots[name].host for name in _HOST_INPUTS}),  # type: ignore[arg-type]

@@ -41,6 +41,13 @@ class Slot:
         if self.device is not None and self.host is not None:
             self.host[...] = self.device.numpy()
 
+    def write(self, values: NDArray[Any]) -> None:
+        """Replace the contents."""
+        if self.device is not None:
+            self.device.update_inplace(np.ascontiguousarray(values))
+        if self.host is not None:
+            self.host[...] = values
+
     def read(self) -> NDArray[Any]:
         """Current contents on the host."""
         if self.device is not None:

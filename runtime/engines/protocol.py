@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..contract import Instance
+from .status import EngineStatus
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,31 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """Forget the cache contents."""
+
+    def status(self) -> EngineStatus:
+        """Return library, device, memory, and how each instance's steps are launched."""
+
+
+@runtime_checkable
+class TwoPrecisionEngine(Engine, Protocol):
+    """An engine that can run a step by the fast graph of a bundle, too."""
+
+    def run_fast(self, shape: Instance) -> StepOutputs:
+        """Run one step as `run` does, with the same inputs, cache and outputs."""
+
+
+@runtime_checkable
+class StagingEngine(Engine, Protocol):
+    """An engine on a device, whose next inputs can be prepared while a step runs.
+
+    A layout names all inputs of a step but tokens, head rows and temperature.
+    """
+
+    def while_running(self, work: Callable[[], None]) -> None:
+        """Have `work` done once: in the next run, between its launch and the wait for it."""
+
+    def stage(self, shape: Instance, layout: Hashable) -> StepInputs | None:
+        """Return spare input views of `shape` to write `layout` into; None: it is there already."""
+
+    def staged(self, shape: Instance, layout: Hashable) -> StepInputs | None:
+        """Make views that hold `layout` the inputs of `shape`; None if it was not staged."""

@@ -146,6 +146,10 @@ class BlockDiffusion:
             return -(-(prompt + self.new_tokens) // size) * size
         return (prompt // size + self.new_tokens // size) * size + 1
 
+    def slots(self, prompt: int) -> int:
+        """Cache slots that hold all blocks; a token that the last store predicts needs none."""
+        return self.length(prompt) - self.predicts_next
+
     @property
     def predicts_next(self) -> bool:
         """Whether the forward that stores a block predicts the first token of the next one."""

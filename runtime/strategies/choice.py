@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ..manifest import ModelInfo
+from ..scoring import DEFAULT_ALPHA
 from .block_diffusion import BlockDiffusion
 from .d2f import D2F, block_count
 from .fast_dllm import FastDLLM
@@ -37,8 +39,30 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "fast-dllm": ("none",),
         "block-diffusion": ("token", "block", "none"),
     },
-    "schedule": dict.fromkeys(BASES, tuple(SCHEDULES)),
-    "revision": dict.fromkeys(BASES, ("v1", "legacy")),
+    "schedule": dict.fromkeys(("vanilla", "fast-dllm"), tuple(SCHEDULES)),
+    "revision": dict.fromkeys(("fast-dllm", "block-diffusion"), ("v1", "legacy")),
+}
+
+# Settings that not every decode uses -> what must be chosen for one that does, all of it.
+USES: dict[str, dict[str, tuple[str, ...]]] = {
+    "base": {"strategy": ("lopa",)},
+    "lookahead": {"strategy": ("lopa",)},
+    "anchor_wins": {"strategy": ("lopa",)},
+    "score": {"strategy": ("lopa",)},
+    "score_alpha": {"strategy": ("lopa",), "score": tuple(DEFAULT_ALPHA)},
+    "score_fraction": {"strategy": ("lopa",), "score": ("bottom_fraction", "mixed")},
+    "score_window": {"strategy": ("lopa",), "score": ("sliding_minimum",)},
+    "add_threshold": {"rules": ("d2f",)},
+    "complete_threshold": {"rules": ("d2f",)},
+    "window_attention": {"rules": ("d2f",)},
+    "steps": {"rules": ("vanilla", "fast-dllm")},
+    "schedule": {"rules": ("vanilla", "fast-dllm"), "fill": ("quota",)},
+    "confidence": {"rules": ("d2f", "fast-dllm", "block-diffusion"), "fill": ("threshold",)},
+    "factor": {"rules": ("fast-dllm",), "fill": ("factor",)},
+    "small_block_size": {"rules": ("block-diffusion",)},
+    "block_steps": {"rules": ("block-diffusion",)},
+    "revision": {"rules": ("fast-dllm", "block-diffusion")},
+    "precision_margin": {"precision policy": ("auto",)},
 }
 
 _NEEDS = {
@@ -59,6 +83,30 @@ def attention_fault(base: str, model: ModelInfo) -> str | None:
     if model.window_attention == needed:
         return None
     return f"{base} {_NEEDS[needed].format(family=model.family)}"
+
+
+def unused_settings(options: DecodeOptions) -> dict[str, str]:
+    """Settings that were changed from their default but do nothing in this decode, and why."""
+    chosen = {
+        "strategy": options.strategy,
+        "rules": options.rules,
+        "fill": options.fill_rule,
+        "score": options.score,
+        "precision policy": options.precision_policy,
+    }
+    found = {}
+    for field in fields(options):
+        if getattr(options, field.name) == field.default:
+            continue
+        for choice, users in USES.get(field.name, {}).items():
+            if chosen[choice] not in users:
+                kind = f"{choice} " if choice in ("fill", "score", "precision policy") else ""
+                found[field.name] = (
+                    f"{field.name.replace('_', ' ')} is for {kind}{' or '.join(users)}, "
+                    f"{kind}{chosen[choice]} does not use it; leave it out"
+                )
+                break
+    return found
 
 
 def make_strategy(options: DecodeOptions, model: ModelInfo) -> Strategy:

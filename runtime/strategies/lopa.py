@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ class Lookahead:
     score: BranchScore
     anchor_wins: bool = False  # ablation: score the branches but always commit the anchor
 
-    def choose(self, scores: list[float]) -> int:
+    def choose(self, scores: Sequence[float]) -> int:
         """Index of the winner; branches are in forward order (lookaheads, anchor last).
 
         Ties go to the earlier branch.

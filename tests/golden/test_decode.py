@@ -1,161 +1,29 @@
-"""Every step of the published loops' trajectories, on the saved engine."""
+"""Every step of the published D2F, LoPA and vanilla loops' trajectories, on the saved engine."""
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lopa.runtime.decoder import StepEvent
-from lopa.runtime.session import Session
 
+from .cases import BLOCK_FILES, D2F_FILES, PARTS, assert_none, part_of, read_file
 from .conftest import OpenGolden
-
-TOLERANCE = 2e-4
-SCORE_MEASURES = {"default": "probability", "margin": "margin", "neg_entropy": "entropy"}
-RANKINGS = {"maskgit_plus": "probability", "topk_margin": "margin", "entropy": "entropy"}
-PARTS = 4  # of a file's cases, so that parallel workers share them
-FILES = {
-    "d2f_dream": 72,
-    "d2f_dream_lora": 72,
-    "lopa_dream": 192,
-    "lopa_dream_lora": 192,
-    "lopa_variants_dream": 30,
-    "dream_vanilla": 48,
-}
+from .d2f_loops import decode_faults, published_options
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", D2F_FILES)
 def test_trajectories(golden: Path, open_golden: OpenGolden, file: str, part: int) -> None:
-    data = _read(golden / "decode" / f"{file}.json")
+    data = read_file(golden, file)
     session = open_golden(data["checkpoint"])
-    faults = [
+    assert_none(
         f"case {case['id']}: {fault}"
-        for case in data["cases"][part::PARTS]
-        for fault in _faults(session, case, _options(file, case["settings"]))
-    ]
-    assert not faults, f"{len(faults)} differences; first ones:\n" + "\n".join(faults[:5])
+        for case in part_of(data, part)
+        for fault in decode_faults(session, case, published_options(file, case["settings"]))
+    )
 
 
-@pytest.mark.parametrize(("file", "cases"), FILES.items())
+@pytest.mark.parametrize(("file", "cases"), (D2F_FILES | BLOCK_FILES).items())
 def test_no_case_is_left_out(golden: Path, file: str, cases: int) -> None:
-    found = _read(golden / "decode" / f"{file}.json")["cases"]
+    found = read_file(golden, file)["cases"]
     assert len(found) >= (cases if golden.name == "golden" else 1)
-
-
-@functools.cache
-def _read(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
-
-
-def _options(file: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Map the settings of a published loop to decode options."""
-    if file.startswith("dream_vanilla"):
-        return {
-            "strategy": "vanilla",
-            "max_new_tokens": settings["max_new_tokens"],
-            "steps": settings["steps"],
-            "top_k": settings["top_k"],
-            "measure": RANKINGS[settings["alg"]],
-        }
-    options = {
-        "strategy": "d2f",
-        "block_size": settings["block_size"],
-        "max_new_tokens": settings["max_new_tokens"],
-        "add_threshold": settings["block_add_threshold"],
-        "complete_threshold": settings["decoded_token_threshold"],
-        "confidence": settings["skip_threshold"],
-    }
-    if file.startswith("d2f"):
-        return options
-    branching = settings["branching_factor"]
-    competes = branching > 1 and settings["base_branch_competition"]
-    return {
-        **options,
-        "strategy": "lopa",
-        "lookahead": branching if competes else 0,
-        "window_attention": "full" if settings["use_full_attention"] else "block-causal",
-        "score": "mixed",
-        "score_alpha": settings["selection_conf_alpha"],
-        "score_fraction": settings["branch_topp"],
-        "measure": SCORE_MEASURES[settings["sampling_strategy"]],
-        "anchor_wins": settings["verification_force_base_winner"],
-    }
-
-
-def _faults(session: Session, case: dict[str, Any], options: dict[str, Any]) -> list[str]:
-    """Decode one case; list what differs, up to the first step that does."""
-    prompt, expected = case["prompt_ids"], case["steps"]
-    count = case.get("forward_steps", case["model_forwards"])
-    steps, branches, output = 0, 0, []
-    for event in session.stream(prompt_ids=prompt, **options):
-        if steps == count:
-            return [f"step {event.step} is one too many"]
-        if found := list(_step_faults(event, expected, steps)):
-            return found
-        steps, branches = event.step, branches + len(event.scores)
-        output = event.tokens[len(prompt) :].tolist()
-    faults = []
-    if output != case["output_ids"]:
-        faults.append(f"after step {steps}: output is {output}, expected {case['output_ids']}")
-    if (steps, branches) != (count, case["model_forwards"]):
-        faults.append(
-            f"{steps} steps and {branches} forwards, expected {count} and {case['model_forwards']}"
-        )
-    return faults
-
-
-def _step_faults(event: StepEvent, steps: list[dict[str, Any]], index: int) -> Iterator[str]:
-    step = steps[index]
-    found: dict[str, Any] = {"filled": [list(fill) for fill in sorted(event.filled)]}
-    if "seq" in step:
-        found |= {
-            "seq": event.tokens.tolist(),
-            "cache_len": event.cached,
-            "update_kvcache": event.committed,
-            "input_len": event.window,
-        }
-    expected = {name: step.get(name) for name in found}
-    if "branches" in step:
-        forward = step["branches"]
-        found["winner"], expected["winner"] = event.winner, step["winner"]
-        expected["input_len"] = max(branch["input_len"] for branch in forward)
-        found["extra"], expected["extra"] = event.extra, _extra(steps, index)
-        yield from _differences(event, "score", event.scores, forward)
-        yield from _differences(event, "creation_conf", event.confidences, forward)
-    for name, value in found.items():
-        if value != expected[name]:
-            yield f"step {event.step}: {name} is {value}, expected {expected[name]}"
-
-
-def _extra(steps: list[dict[str, Any]], index: int) -> tuple[int, int] | None:
-    """Position and token that the winning lookahead was made with, in the step before."""
-    step = steps[index]
-    if step["winner"] == len(step["branches"]) - 1:
-        return None
-    winner = step["branches"][step["winner"]]
-    (made,) = (
-        (position, token)
-        for identity, position, token, _ in steps[index - 1]["lookaheads"]
-        if identity == winner["id"]
-    )
-    return made
-
-
-def _differences(
-    event: StepEvent, name: str, found: tuple[float, ...], branches: list[dict[str, Any]]
-) -> Iterator[str]:
-    # A lookahead may share its id with the base; the reference then wrote the base's creation_conf.
-    marked = [name == "creation_conf" and branch["is_base"] for branch in branches[:-1]] + [False]
-    expected = [branch[name] for branch in branches]
-    same = len(found) == len(expected) and all(
-        skipped or abs(one - other) < TOLERANCE
-        for skipped, one, other in zip(marked, found, expected, strict=True)
-    )
-    if not same:
-        yield f"step {event.step}: {name} of the branches {found}, expected {expected}"

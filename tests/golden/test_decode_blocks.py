@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +11,10 @@ import pytest
 from lopa.runtime.decoder import StepEvent
 from lopa.runtime.session import Session
 
+from .cases import BLOCK_FILES, PARTS, assert_none, part_of, read_file
 from .conftest import OpenGolden
 
 Settings = dict[str, Any]
-PARTS = 4  # of a file's cases, so that parallel workers share them
-FILES = {
-    "llada_vanilla": 40,
-    "fastdllm_llada_legacy": 84,
-    "fastdllm_llada_v1": 132,
-    "fastdllm_dream_block": 72,
-    "sdar_block": 120,
-    "fast_dllm_v2": 72,
-    "llada2_moe_block": 48,
-}
 SDAR_FILLS = {
     "low_confidence_static": "quota",
     "low_confidence_dynamic": "threshold",
@@ -34,28 +23,15 @@ SDAR_FILLS = {
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", BLOCK_FILES)
 def test_trajectories(golden: Path, open_golden: OpenGolden, file: str, part: int) -> None:
-    data = _read(golden / "decode" / f"{file}.json")
+    data = read_file(golden, file)
     session = _with_stop(open_golden(data["checkpoint"]), data.get("stop_token_id"))
-    faults = [
+    assert_none(
         f"case {case['id']}: {fault}"
-        for case in data["cases"][part::PARTS]
+        for case in part_of(data, part)
         for fault in _faults(session, data, case, OPTIONS[data["loop"]](data, case["settings"]))
-    ]
-    assert not faults, f"{len(faults)} differences; first ones:\n" + "\n".join(faults[:5])
-
-
-@pytest.mark.parametrize(("file", "cases"), FILES.items())
-def test_no_case_is_left_out(golden: Path, file: str, cases: int) -> None:
-    found = _read(golden / "decode" / f"{file}.json")["cases"]
-    assert len(found) >= (cases if golden.name == "golden" else 1)
-
-
-@functools.cache
-def _read(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+    )
 
 
 def _with_stop(session: Session, stop: int | None) -> Session:
@@ -108,13 +84,15 @@ def _fast_dllm_dream(data: dict[str, Any], settings: Settings) -> Settings:
 
 
 def _sdar(data: dict[str, Any], settings: Settings) -> Settings:
+    fill = SDAR_FILLS[settings["remasking_strategy"]]
+    by_confidence = {"confidence": settings["confidence_threshold"]} if fill == "threshold" else {}
     return {
         "strategy": "block-diffusion",
         "block_size": settings["block_length"],
         "max_new_tokens": settings["gen_length"],
         "block_steps": settings["denoising_steps"],
-        "fill": SDAR_FILLS[settings["remasking_strategy"]],
-        "confidence": settings["confidence_threshold"],
+        "fill": fill,
+        **by_confidence,
         "stop": "block" if settings["stop"] else "none",
     }
 

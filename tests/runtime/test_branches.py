@@ -12,6 +12,8 @@ from lopa.runtime.branches import (
     Window,
     block_causal_mask,
     flat_head_rows,
+    layout_of,
+    next_layouts,
     pack_inputs,
     plan_head_rows,
 )
@@ -174,7 +176,7 @@ def test_head_rows_of_a_cache_write_include_the_next_position() -> None:
     branch.fill(2, 9, STOP)
     branch.fill(3, 9, STOP)
     branch.fill(4, 9, STOP)
-    assert _plan(1, Window(2, 4, False), branch) == [([5, 4], [2, 1], [0, 1], 1)]
+    assert _plan(1, Window(2, 4, False), branch) == [([5], [2], [0], 1)]  # 4 is filled already
     assert _plan(1, Window(0, 2, False), make_branch([1, 2], [1])) == [([2], [1], [0], 1)]
     assert _plan(1, Window(0, 2, False), make_branch([1, 2], [])) == [([2], [1], [0], 0)]
 
@@ -183,3 +185,28 @@ def test_head_rows_without_shift() -> None:
     branch = make_branch([1, 2], [2])
     assert _plan(0, Window(2, 2, False), branch) == [([2, 3], [0, 1], [0, 1], 2)]
     assert _plan(0, Window(0, 2, False), branch) == [([2, 3], [2, 3], [0, 1], 2)]
+
+
+def test_next_layouts_are_those_of_the_moves() -> None:
+    """The window starts behind what is committed; the winner stays as long or grows by a block."""
+    anchor, grown = make_branch([1, 2, 3, 4, 5], [8]), make_branch([1, 2, 3, 4, 5], [8, 8])
+    found = dict(next_layouts([anchor, anchor], Window(0, 5, block_causal=True)))
+    assert list(found.values()) == [8, 16]
+    after = Window(5, 5, block_causal=True)
+    assert list(found) == [layout_of([branch], after) for branch in (anchor, grown)]
+    for layout, branch in zip(found, (anchor, grown), strict=True):
+        assert layout.padded(3) == layout_of([branch] * 3, after)
+
+
+def test_layouts_differ_in_all_that_masks_and_positions_depend_on() -> None:
+    anchor, longer = make_branch([1, 2, 3, 4, 5], [8]), make_branch([1, 2, 3, 4, 5], [8, 4])
+    windows = [
+        Window(5, 5, False),
+        Window(5, 5, True),
+        Window(6, 6, False),
+        Window(5, 5, False, end=13),
+        Window(5, 5, False, slots=(2, 13)),
+    ]
+    layouts = {layout_of(branches, w) for w in windows for branches in ([anchor], [longer, anchor])}
+    assert len(layouts) == 2 * len(windows)
+    assert layout_of([anchor], windows[0]) == layout_of([anchor], Window(5, 13, False))

@@ -41,6 +41,12 @@ def trained(session: Session, base: str, shift: int) -> Session:
     return Session(session.folder, replace(session.manifest, model=model), session.engine)
 
 
+def threshold(base: str, given_settings: dict[str, Any], confidence: float) -> dict[str, Any]:
+    """The confidence where the base fills by it."""
+    by_count = base == "vanilla" or given_settings.keys() & {"fill", "factor"}
+    return {} if by_count else {"confidence": confidence}
+
+
 @settings(deadline=None, max_examples=10)
 @pytest.mark.parametrize(("base", "given_settings"), CASES)
 @given(PROMPTS, SHIFTS, st.integers(0, 4), st.sampled_from([0.1, 0.5, 0.9]))
@@ -59,7 +65,7 @@ def test_every_decode_ends_without_masks(
         base=base,
         lookahead=lookahead,
         max_new_tokens=24,
-        confidence=confidence,
+        **threshold(base, given_settings, confidence),
         **given_settings,
     ):
         assert np.isfinite(event.scores).all()
@@ -92,8 +98,9 @@ def test_a_winning_anchor_is_the_base_strategy(
 def test_lookaheads_save_steps(session: Session, base: str, given_settings: dict[str, Any]) -> None:
     """With one token per step the winner brings one more."""
     opened = trained(session, base, shift=0)
-    common: dict[str, Any] = {"prompt_ids": [5, 6, 7], "max_new_tokens": 24, "confidence": 1.0}
+    common: dict[str, Any] = {"prompt_ids": [5, 6, 7], "max_new_tokens": 24}
     common["stop"] = "none" if base == "block-diffusion" else None
+    common |= threshold(base, given_settings, 1.0)
     common |= {key: value for key, value in given_settings.items() if key != "factor"}
     alone = opened.generate(strategy=base, **common)
     ahead = opened.generate(base=base, lookahead=4, **common)

@@ -160,6 +160,11 @@ def test_recorded_files_verify_until_they_change(tmp_path: Path) -> None:
         f"{tmp_path}: files do not match the manifest: a is missing; b was changed: sha256 differs "
         "from the manifest; c has 16 bytes, manifest says 9; build it again"
     )
+    (tmp_path / MODEL_FILE).write_text("{}", encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"; export it again$"):
+        verify_files(tmp_path, records)
+    with pytest.raises(ManifestError, match=r"is malformed: .*; export it again$"):
+        read_model(tmp_path)
 
 
 def test_instances_survive_as_dataclasses(tmp_path: Path) -> None:

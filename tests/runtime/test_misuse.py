@@ -68,10 +68,6 @@ def test_a_tiny_top_p_keeps_the_first_candidate() -> None:
         ({"temperature": 1e-45}, "temperature is 1e-45, expected 0 or a value from 0.001"),
         ({"temperature": 1e39}, "to 1000.0"),
         ({"steps": 10**9, "strategy": "vanilla"}, "steps is 1000000000, expected at most 1000000"),
-        (
-            {"block_size": 512},
-            "block size is 512, the bundle's window for .* build with --window 512",
-        ),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:

@@ -12,7 +12,12 @@ from lopa.runtime.manifest import BundleManifest
 from lopa.runtime.options import DecodeOptions
 from lopa.runtime.prompt import PromptError
 from lopa.runtime.strategies.block_diffusion import BlockDiffusion
-from lopa.runtime.strategies.choice import BASES, make_strategy
+from lopa.runtime.strategies.choice import (
+    BASES,
+    STRATEGIES,
+    make_strategy,
+    unused_settings,
+)
 from lopa.runtime.strategies.d2f import D2F
 from lopa.runtime.strategies.fast_dllm import FastDLLM
 from lopa.runtime.strategies.vanilla import Vanilla
@@ -21,6 +26,7 @@ from .manifests import bundle_manifest
 
 FULL = bundle_manifest()  # up to 5 branches, windows of 24 and 40, context 64, blocks of 8
 CAUSAL = bundle_manifest(window_attention="block-causal", family="sdar", logit_shift=0)
+OTHER_ATTENTION = {True: "block-causal", False: "full"}  # than the default of lopa, of d2f
 MODELS = dict.fromkeys(BASES, FULL) | {"block-diffusion": CAUSAL}
 
 
@@ -33,19 +39,22 @@ def strategy(bundle: BundleManifest, prompt: int = 10, **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"base": "lopa"}, "base is 'lopa', expected one of ['d2f', 'vanilla', 'fast-dllm', 'bl"),
-        ({"fill": "quota"}, "fill is 'quota', d2f expects one of ['threshold']"),
-        ({"cache": "dual"}, "cache is 'dual', d2f expects one of ['prefix']"),
-        ({"strategy": "fast-dllm", "stop": "token"}, "stop is 'token', fast-dllm expects one of"),
-        ({"schedule": "even"}, "schedule is 'even', d2f expects one of ['dream', 'llada']"),
-        ({"revision": "v2"}, "revision is 'v2', d2f expects one of ['legacy', 'v1']"),
-        ({"small_block_size": 0}, "small block size is 0, expected 1 or more"),
-        ({"block_steps": 0}, "block steps is 0, expected 1 or more"),
-        ({"factor": 0.0}, "factor is 0.0, expected more than 0"),
-        ({"score_window": 0}, "score window is 0, expected 1 or more"),
+        ({"base": "lopa"}, "base is 'lopa', expected one of: d2f, vanilla, fast-dllm, block-d"),
+        ({"fill": "quota"}, "fill is 'quota', d2f expects threshold"),
+        ({"cache": "dual"}, "cache is 'dual', d2f expects prefix"),
+        ({"strategy": "fast-dllm", "stop": "token"}, "stop is 'token', fast-dllm expects none"),
         (
-            {"strategy": "fast-dllm", "factor": 1.0, "fill": "quota"},
-            "factor is 1.0, fill 'quota' has none",
+            {"strategy": "vanilla", "schedule": "even"},
+            "schedule is 'even', vanilla expects one of: dream, llada",
+        ),
+        (
+            {"strategy": "fast-dllm", "revision": "v2"},
+            "revision is 'v2', fast-dllm expects one of: v1, legacy",
+        ),
+        ({"strategy": "fast-dllm", "factor": 0.0}, "factor is 0.0, expected more than 0"),
+        (
+            {"score": "sliding_minimum", "score_window": 0},
+            "score window is 0, expected 1 or more",
         ),
     ],
 )
@@ -53,6 +62,84 @@ def test_fault(settings: dict[str, Any], fault: str) -> None:
     with pytest.raises(LopaError) as caught:
         DecodeOptions(**settings).check(FULL)
     assert str(caught.value).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"strategy": "vanilla", "add_threshold": 0.2}, "add threshold is for d2f, vanilla"),
+        ({"strategy": "d2f", "score": "mixed"}, "score is for lopa, d2f"),
+        ({"strategy": "d2f", "lookahead": 3}, "lookahead is for lopa, d2f"),
+        ({"strategy": "d2f", "lookahead": 0}, "lookahead is for lopa, d2f"),
+        ({"strategy": "d2f", "base": "vanilla"}, "base is for lopa, d2f"),
+        ({"strategy": "d2f", "anchor_wins": True}, "anchor wins is for lopa, d2f"),
+        ({"factor": 1.0}, "factor is for fast-dllm, d2f"),
+        ({"block_steps": 4}, "block steps is for block-diffusion, d2f"),
+        ({"small_block_size": 4}, "small block size is for block-diffusion, d2f"),
+        ({"steps": 4}, "steps is for vanilla or fast-dllm, d2f"),
+        ({"schedule": "llada"}, "schedule is for vanilla or fast-dllm, d2f"),
+        ({"revision": "legacy"}, "revision is for fast-dllm or block-diffusion, d2f"),
+        ({"base": "vanilla", "window_attention": "full"}, "window attention is for d2f, vanilla"),
+        (
+            {"base": "vanilla", "confidence": 0.5},
+            "confidence is for d2f or fast-dllm or block-diffusion, vanilla",
+        ),
+        (
+            {"strategy": "fast-dllm", "factor": 1.0, "fill": "quota"},
+            "factor is for fill factor, fill quota",
+        ),
+        (
+            {"strategy": "fast-dllm", "fill": "quota", "confidence": 0.5},
+            "confidence is for fill threshold, fill quota",
+        ),
+        (
+            {"strategy": "fast-dllm", "factor": 1.0, "confidence": 0.5},
+            "confidence is for fill threshold, fill factor",
+        ),
+        (
+            {"strategy": "fast-dllm", "schedule": "llada"},
+            "schedule is for fill quota, fill threshold",
+        ),
+        ({"score_alpha": 0.5}, "score alpha is for score mixed or reward_entropy, score mean_con"),
+        ({"score_window": 4}, "score window is for score sliding_minimum, score mean_confidence"),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(settings: dict[str, Any], fault: str) -> None:
+    with pytest.raises(LopaError) as caught:
+        DecodeOptions(**settings).check(FULL)
+    assert str(caught.value).startswith(fault)
+    assert str(caught.value).endswith(" does not use it; leave it out")
+
+
+def test_defaults_given_by_name_are_silent() -> None:
+    DecodeOptions(strategy="vanilla", add_threshold=0.1, confidence=0.9, base="d2f").check(FULL)
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *(f"lopa {base}" for base in BASES)])
+def test_every_setting_is_used_or_refused(name: str) -> None:
+    """The table of uses against what the strategy object and the branch score are made of."""
+    base = name.removeprefix("lopa ") if name != "lopa" else "d2f"
+    chosen: dict[str, Any] = {"strategy": base}
+    if name.startswith("lopa"):
+        chosen = {"strategy": "lopa", "base": base}
+    bundle = MODELS[base]
+    plain = DecodeOptions(**chosen)
+
+    def made(options: DecodeOptions) -> tuple[Any, ...]:
+        resolved = options.resolved(10, bundle)
+        lookahead = (resolved.lookahead, resolved.branch_score(), resolved.anchor_wins)
+        return make_strategy(resolved, bundle.model), lookahead if "lopa" in name else ()
+
+    changes: dict[str, Any] = {
+        "lookahead": 2, "anchor_wins": True, "score": "least_segment", "add_threshold": 0.3,
+        "complete_threshold": 0.7, "window_attention": OTHER_ATTENTION[name.startswith("lopa")],
+        "confidence": 0.7, "factor": 2.0, "steps": 5, "small_block_size": 4, "block_steps": 3,
+        "revision": "legacy",
+    }  # fmt: skip
+    for field, value in changes.items():
+        changed = replace(plain, **{field: value})
+        same = made(changed) == made(plain)
+        assert (field in unused_settings(changed)) == same, field
 
 
 def test_block_diffusion_faults() -> None:
@@ -71,7 +158,7 @@ def test_block_diffusion_faults() -> None:
 @pytest.mark.parametrize("base", ["d2f", "vanilla", "fast-dllm"])
 @pytest.mark.parametrize("lookahead", [False, True])
 def test_full_attention_is_needed(base: str, lookahead: bool) -> None:
-    options = DecodeOptions(strategy="lopa" if lookahead else base, base=base)
+    options = DecodeOptions(base=base) if lookahead else DecodeOptions(strategy=base)
     options.check(FULL)
     with pytest.raises(LopaError) as caught:
         options.check(CAUSAL)
@@ -111,11 +198,15 @@ def test_defaults_of_each_base() -> None:
 
 
 def test_block_diffusion_takes_what_fits_in_whole_blocks() -> None:
+    shifted = bundle_manifest(window_attention="block-causal")
     for prompt in (1, 8, 9, 40):
-        rules = strategy(CAUSAL, prompt, strategy="block-diffusion")
-        assert rules.length(prompt) == 56
-        shifted = bundle_manifest(window_attention="block-causal")
-        assert strategy(shifted, prompt, strategy="block-diffusion").length(prompt) <= 57
+        for cache in ("prefix", "none"):
+            rules = strategy(CAUSAL, prompt, strategy="block-diffusion", cache=cache)
+            assert (rules.length(prompt), rules.slots(prompt)) == (64, 64)
+        rules = strategy(shifted, prompt, strategy="block-diffusion")
+        assert (rules.length(prompt), rules.slots(prompt)) == (65, 64)
+        whole = strategy(shifted, prompt, strategy="block-diffusion", cache="none")
+        assert whole.length(prompt) == 64
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -135,7 +226,7 @@ def shapes(bundle: BundleManifest, prompt: int, **settings: Any) -> list[tuple[i
 
 def test_steps_needed() -> None:
     lopa = {"max_new_tokens": 16, "lookahead": 2}
-    assert shapes(FULL, 10, **lopa) == []
+    assert shapes(FULL, 10, **lopa) == [(1, 18, 18, 8), (3, 8, 18, 24)]
     assert shapes(FULL, 10, base="vanilla", **lopa) == [(3, 26, 26, 48)]
     fast = {"base": "fast-dllm", **lopa}
     assert shapes(FULL, 10, cache="none", **fast) == [(3, 26, 26, 24)]

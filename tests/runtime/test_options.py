@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from lopa.runtime.contract import Instance, LopaError
 from lopa.runtime.options import DecodeOptions
@@ -18,11 +19,14 @@ BUNDLE = bundle_manifest()  # up to 5 branches, windows of 24 and 40, context 64
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"strategy": "ar"}, "strategy is 'ar', expected one of ['lopa', 'd2f', 'vanilla'"),
-        ({"window_attention": "causal"}, "window attention is 'causal', expected one of ['full',"),
+        ({"strategy": "ar"}, "strategy is 'ar', expected one of: lopa, d2f, vanilla, fast-d"),
+        (
+            {"window_attention": "causal"},
+            "window attention is 'causal', expected one of: full, block-causal",
+        ),
         ({"block_size": 0}, "block size is 0, expected 1 or more"),
         ({"max_new_tokens": -4}, "max new tokens is -4, expected 1 or more"),
-        ({"steps": 0}, "steps is 0, expected 1 or more"),
+        ({"strategy": "vanilla", "steps": 0}, "steps is 0, expected 1 or more"),
         ({"add_threshold": 1.1}, "add threshold is 1.1, expected a value from 0 to 1"),
         ({"complete_threshold": -1}, "complete threshold is -1, expected a value from 0 to 1"),
         ({"confidence": math.nan}, "confidence is nan, expected a value from 0 to 1"),
@@ -31,13 +35,16 @@ BUNDLE = bundle_manifest()  # up to 5 branches, windows of 24 and 40, context 64
             "lookahead is 5, the bundle has 4 lookahead branches; build with --lookahead 5 for",
         ),
         ({"lookahead": -1}, "lookahead is -1, the bundle has 4 lookahead branches"),
-        ({"score": "best"}, "score is 'best', expected one of ["),
-        ({"score_alpha": 2}, "score alpha is 2, expected a value from 0 to 1"),
-        ({"score_fraction": 0}, "score fraction is 0, expected a value in (0, 1]"),
+        ({"score": "best"}, "score is 'best', expected one of: bottom_fraction, least_segment, m"),
+        ({"score": "mixed", "score_alpha": 2}, "score alpha is 2, expected a value from 0 to 1"),
+        (
+            {"score": "mixed", "score_fraction": 0},
+            "score fraction is 0, expected a value in (0, 1]",
+        ),
         ({"temperature": -1}, "temperature is -1, expected 0 or more"),
         ({"top_k": 9}, "top-k is 9, the bundle keeps 8 candidates per position"),
         ({"top_p": 0}, "top-p is 0, expected a value in (0, 1]"),
-        ({"measure": "luck"}, "measure is 'luck', expected one of"),
+        ({"measure": "luck"}, "measure is 'luck', expected one of: probability, margin, entropy"),
     ],
 )
 def test_fault(settings: dict[str, Any], fault: str) -> None:
@@ -59,10 +66,10 @@ def test_the_limits_themselves_are_allowed() -> None:
         lookahead=4,
         block_size=1,
         max_new_tokens=1,
-        steps=1,
         add_threshold=0,
         complete_threshold=1,
         confidence=0,
+        score="mixed",
         score_alpha=0,
         score_fraction=1,
         top_k=8,
@@ -77,25 +84,38 @@ def test_a_prompt_must_leave_room_for_its_first_block(strategy: str) -> None:
     with pytest.raises(PromptError) as caught:
         options.check_prompt(33, BUNDLE)
     assert str(caught.value) == (
-        "the prompt has 33 tokens and needs 8 more for its first step, the bundle holds 40; "
-        "shorten it or build with a larger --context / --prefill"
+        f"{strategy} on a prompt of 33 tokens needs a step of 1 branch by 41 window tokens over 41 "
+        "cache slots, the bundle has b1-w24-c64-r24, b5-w24-c64-r120, b1-w40-c64-r40; "
+        "build with --prefill 41 --context 41"
     )
-    with pytest.raises(PromptError, match="needs 9 more"):
+    with pytest.raises(PromptError, match="needs a step of 1 branch by 41 window tokens"):
         DecodeOptions(strategy=strategy, block_size=9).check_prompt(32, BUNDLE)
+
+
+def test_a_block_must_fit_the_window_of_all_branches() -> None:
+    DecodeOptions(block_size=24).check_prompt(10, BUNDLE)
+    DecodeOptions(block_size=30, lookahead=0).check_prompt(10, BUNDLE)
+    with pytest.raises(PromptError, match=r"build with --lookahead 4 --window 30 --context 40$"):
+        DecodeOptions(block_size=30).check_prompt(10, BUNDLE)
 
 
 def test_vanilla_needs_room_for_every_token() -> None:
     DecodeOptions(strategy="vanilla", max_new_tokens=30).check_prompt(10, BUNDLE)
-    with pytest.raises(PromptError, match="has 10 tokens and needs 31 more"):
+    with pytest.raises(PromptError, match="1 branch by 41 window tokens"):
         DecodeOptions(strategy="vanilla", max_new_tokens=31).check_prompt(10, BUNDLE)
 
 
 def test_a_prompt_longer_than_the_context() -> None:
     short = bundle_manifest((Instance(1, 100, 16, 100),))
-    with pytest.raises(PromptError, match=r"the prompt has 200 tokens .* the bundle holds 16"):
-        DecodeOptions().check_prompt(200, short)
-    with pytest.raises(PromptError, match="the prompt has 200 tokens"):
-        DecodeOptions(strategy="vanilla").check_prompt(200, short)
+    for strategy in ("lopa", "vanilla"):
+        with pytest.raises(PromptError) as caught:
+            DecodeOptions(strategy=strategy).check_prompt(200, short)
+        assert str(caught.value) == (
+            "a prompt of 200 tokens leaves no room for an answer, the bundle holds 16 tokens; "
+            "shorten it or build with a larger --context"
+        )
+    with pytest.raises(PromptError, match="build with --prefill 17 --context 17"):
+        DecodeOptions(max_new_tokens=8, lookahead=0).check_prompt(9, short)
 
 
 def test_defaults_come_from_bundle_and_strategy() -> None:
@@ -135,3 +155,27 @@ def test_a_budget_below_one_block_is_refused() -> None:
         with pytest.raises(LopaError, match="max new tokens is 7, expected a whole block of 8"):
             options.check(manifest)
     DecodeOptions(strategy="vanilla", max_new_tokens=7).check(manifest)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"lookahead": "2"}, "lookahead is '2', expected a whole number"),
+        ({"lookahead": True}, "lookahead is True, expected a whole number"),
+        ({"max_new_tokens": 9.5}, "max new tokens is 9.5, expected a whole number"),
+        ({"temperature": "x"}, "temperature is 'x', expected a number"),
+        ({"confidence": None}, "confidence is None, expected a number"),
+        ({"score": ["mixed"]}, "score is ['mixed'], expected a name"),
+        ({"strict": 1}, "strict is 1, expected True or False"),
+        ({"seed": "1", "top_p": "2"}, "top p is '2', expected a number; seed is '1', expected a"),
+    ],
+)
+def test_wrong_types(settings: dict[str, Any], fault: str) -> None:
+    with pytest.raises(LopaError) as caught:
+        DecodeOptions(**settings).check(BUNDLE)
+    assert str(caught.value).startswith(fault)
+
+
+def test_numbers_of_other_kinds_are_numbers() -> None:
+    settings: dict[str, Any] = {"lookahead": np.int64(2), "confidence": np.float32(0.5)}
+    DecodeOptions(**settings, temperature=1).check(BUNDLE)

@@ -148,3 +148,24 @@ def test_a_missing_tokenizer_config_only_costs_the_template(tmp_path: Path) -> N
     assert text.decode(text.encode("ok", raw=True)) == "ok"
     with pytest.raises(PromptError, match="no chat template"):
         text.encode("ok", raw=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b'{"version": "1.0", "mod'),
+        ("tokenizer_config.json", b"{"),
+        ("chat_template.jinja", b"\xff\xfe"),
+    ],
+)
+def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    codec(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PromptError, match=r"is damaged \(.*\); build the bundle again$"):
+        TextCodec(tmp_path, (0,))
+
+
+def test_only_text_is_encoded(tmp_path: Path) -> None:
+    wrong: Any = 5
+    with pytest.raises(PromptError, match="the prompt is 5, expected text"):
+        codec(tmp_path).encode(wrong, raw=True)

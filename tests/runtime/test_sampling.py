@@ -153,7 +153,7 @@ def test_engine_temperature() -> None:
         (Sampler(top_k=5), "top-k is 5, the bundle keeps 4 candidates per position"),
         (Sampler(top_p=0.0), "top-p is 0.0, expected a value in (0, 1]"),
         (Sampler(top_p=1.5), "top-p is 1.5, expected a value in (0, 1]"),
-        (Sampler(measure="luck"), "measure is 'luck', expected one of ('probability', 'margin'"),
+        (Sampler(measure="luck"), "measure is 'luck', expected one of: probability, margin"),
     ],
 )
 def test_fault(sampler: Sampler, fault: str) -> None:

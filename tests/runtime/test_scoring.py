@@ -109,7 +109,7 @@ def test_a_branch_without_masks_has_a_certain_future(name: str, value: float) ->
 @pytest.mark.parametrize(
     ("score", "fault"),
     [
-        (BranchScore("best"), "score is 'best', expected one of ['bottom_fraction', 'least_seg"),
+        (BranchScore("best"), "score is 'best', expected one of: bottom_fraction, least_seg"),
         (BranchScore(alpha=1.5), "score alpha is 1.5, expected a value from 0 to 1"),
         (BranchScore(alpha=math.nan), "score alpha is nan, expected a value from 0 to 1"),
         (BranchScore(fraction=0.0), "score fraction is 0.0, expected a value in (0, 1]"),

@@ -112,6 +112,12 @@ def test_text_prompts(session: Session) -> None:
     assert raw.prompt_tokens < chat.prompt_tokens
 
 
+@pytest.mark.parametrize("wrong", ["12", [1, "2"], [1.5], 7, [None]])
+def test_ids_that_are_no_numbers(session: Session, wrong: Any) -> None:
+    with pytest.raises(PromptError, match="expected a sequence of whole numbers"):
+        session.generate(prompt_ids=wrong)
+
+
 def test_array_prompts(session: Session) -> None:
     ids: Any = np.array(PROMPT)
     assert session.encode(None, ids) == PROMPT
@@ -126,7 +132,7 @@ def test_array_prompts(session: Session) -> None:
         (None, [], "the prompt is empty; give at least one token"),
         (None, [3, 320, -2], "prompt id 320 is outside the vocabulary of 320"),
         (None, [-1], "prompt id -1 is outside the vocabulary of 320"),
-        (None, [1] * 41, "the prompt has 41 tokens and needs 8 more for its first step"),
+        (None, [1] * 41, "needs a step of 1 branch by 49 window tokens over 49 cache slots"),
     ],
 )
 def test_prompt_fault(

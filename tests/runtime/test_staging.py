@@ -149,3 +149,20 @@ def test_an_output_never_replaces_its_own_source(tmp_path: Path) -> None:
         with pytest.raises(LopaError, match="would replace its own source"):
             check_output(out, True, source)
     check_output(source / "bundle", True, source)
+
+
+@pytest.mark.parametrize("dangling", [True, False])
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path, dangling: bool) -> None:
+    target = tmp_path / "disk" / "bundle"
+    target.parent.mkdir()
+    if not dangling:
+        write_old(target)
+    out = tmp_path / "current"
+    out.symlink_to(target)
+    with staged_folder(out, force=True) as stage:
+        (stage / "new").write_text("1", encoding="utf-8")
+        assert stage.parent == target.parent
+    assert out.readlink() == target
+    assert contents(target) == {"new": "1"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "disk"]
+    assert list(target.parent.iterdir()) == [target]

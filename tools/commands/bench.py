@@ -28,6 +28,20 @@ if TYPE_CHECKING:
     from ..bench.compare import Comparison
 
 PROMPT_TOKENS = 40  # of a random prompt
+FLAGS: tuple[tuple[str, Callable[[str], float], float | None, str], ...] = (
+    ("--prompt-count", positive, 4, "prompts used"),
+    ("--repeats", positive, 3, "runs of each contestant on each prompt"),
+    ("--lookahead", natural, 4, "lookahead branches"),
+    ("--window", positive, 64, "window tokens per branch"),
+    ("--context", positive, 256, "cache slots"),
+    ("--block-size", positive, None, "positions of a block (default: the model's)"),
+    ("--max-new-tokens", positive, 64, "tokens of each decode"),
+    ("--add-threshold", number, 0.1, "decoded share of a block at which the next is added"),
+    ("--complete-threshold", number, 0.95, "share at which the block after it may be forced"),
+    ("--confidence", number, 0.9, "every position above it is filled at once"),
+    ("--threads", natural, 0, "threads of each contestant, 0: all cores"),
+    ("--cold-starts", natural, 5, "measurements of the first token"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON lines as for lopa generate; default: held-out problems for the demo model, "
         "random ids for any other",
     )
-    parser.add_argument("--prompt-count", type=positive, default=4, help="prompts used (default 4)")
-    parser.add_argument("--repeats", type=positive, default=3, help="runs of each (default 3)")
-    parser.add_argument("--lookahead", type=natural, default=4, help="lookahead branches")
-    parser.add_argument("--window", type=positive, default=64, help="window tokens per branch")
-    parser.add_argument("--context", type=positive, default=256, help="cache slots")
-    parser.add_argument("--block-size", type=positive, help="default: the model's")
-    parser.add_argument("--max-new-tokens", type=positive, default=64)
-    parser.add_argument("--add-threshold", type=number, default=0.1)
-    parser.add_argument("--complete-threshold", type=number, default=0.95)
-    parser.add_argument("--confidence", type=number, default=0.9)
-    parser.add_argument("--threads", type=natural, default=0, help="default: all cores")
-    parser.add_argument("--cold-starts", type=natural, default=5, help="first-token measurements")
+    for flag, kind, default, text in FLAGS:
+        shown = text if default is None else f"{text} (default {default})"
+        metavar = "F" if kind is number else "N"
+        parser.add_argument(flag, type=kind, metavar=metavar, default=default, help=shown)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

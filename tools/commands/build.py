@@ -7,27 +7,35 @@ The bundle offers every combination of branches, windows and contexts asked for 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.targets import TARGETS
+from ...graphs.targets import TARGETS, check_target
+from ...graphs.targets.listener import BuildListener
 from ...runtime.contract import Instance, LopaError
 from ..arguments import natural, positive, positives
-from ..display.progress import Progress, show_progress
+from ..display.progress import show_progress
 from ..display.report import (
+    engine_lines,
+    fast_lines,
     file_lines,
     instance_lines,
     model_lines,
     print_report,
+    quantization_lines,
     total_bytes,
     version_lines,
 )
-from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, plan_source
+from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
+from ..target_flags import (
+    add_precision_flags,
+    add_target_flags,
+    check_int8,
+    default_windows,
+    target_settings,
+)
 
 if TYPE_CHECKING:
     from ...runtime.manifest import BundleManifest
@@ -59,12 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--adapter", metavar="DIR", type=Path, help="PEFT LoRA folder to merge")
     parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help=f"({TARGETS[0]})")
-    precision = parser.add_mutually_exclusive_group()
-    precision.add_argument(
-        "--precision", choices=PRECISIONS, help="default: fp32, or what the model folder has"
-    )
-    precision.add_argument(
-        "--fp16", dest="precision", action="store_const", const="fp16", help="--precision fp16"
+    add_precision_flags(parser, PRECISIONS)
+    parser.add_argument(
+        "--fast-model",
+        metavar="DIR",
+        type=Path,
+        help="the same model quantised by lopa calibrate; the bundle holds both, and "
+        "--precision-policy of generate chooses per step",
     )
     parser.add_argument(
         "--lookahead",
@@ -77,15 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window",
         metavar="W,...",
         type=positives,
-        help="window tokens of a branch; what does not fit waits (default: the largest context, as "
-        "onnxruntime runs the exact shape of a step)",
+        help="window tokens of a branch; what does not fit waits (default: the largest context on "
+        "onnxruntime, which runs the exact shape of a step; else two and four blocks)",
     )
     parser.add_argument(
         "--prefill",
         metavar="W,...",
         type=positives,
         help="window tokens of the anchor alone, for prompts and whole-sequence decoding "
-        "(default: the largest context)",
+        "(default: the largest context; on TensorRT targets a quarter of it, too)",
     )
     parser.add_argument(
         "--context",
@@ -100,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens the engine keeps per position; limits --top-k (default 8)",
     )
     add_write_flags(parser)
+    add_target_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,28 +117,45 @@ def run(args: argparse.Namespace) -> int:
     from ...graphs.bundle import build_bundle
 
     started = time.perf_counter()
+    settings = target_settings(args)
+    source = _model_folder(args.onnx) if args.checkpoint is None else args.checkpoint
+    warnings: list[str] = []
     with show_progress(not (args.quiet or args.json)) as progress:
         progress("reading", 0, 1)
         plan = plan_source(
-            _model_folder(args.onnx) if args.checkpoint is None else args.checkpoint,
+            source,
             args.adapter,
             args.precision,
             args.candidates,
             args.output,
             args.force,
         )
+        if args.int8:
+            check_int8(source)
+        check_target(args.target, plan.precision, settings)
         instances = _instances(args, plan)
         manifest = None
         if not args.dry_run:
-            with _model(plan, args.output, progress) as model:
-                progress(f"building for {args.target}", 0, 1)
+            stage = f"building for {args.target}"
+            listener = BuildListener(
+                lambda share: progress(stage, round(100 * share), 100, "%"), warnings.append
+            )
+            with exported_model(plan, args.output, progress) as model:
+                progress(stage, 0, 1)
                 manifest = build_bundle(
-                    model, args.output, instances, target=args.target, force=args.force
+                    model,
+                    args.output,
+                    instances,
+                    target=args.target,
+                    fast=args.fast_model,
+                    settings=settings,
+                    listener=listener,
+                    force=args.force,
                 )
     if manifest is None:
         _print_plan(plan, instances, args)
     else:
-        _print_summary(manifest, args, time.perf_counter() - started)
+        _print_summary(manifest, warnings, args, time.perf_counter() - started)
     return 0
 
 
@@ -146,33 +173,10 @@ def _instances(args: argparse.Namespace, plan: SourcePlan) -> tuple[Instance, ..
             f"context {max(contexts)} is longer than the model's {positions} positions; "
             f"choose --context {positions} or less"
         )
-    longest = (max(contexts),)
-    return plan_instances(args.lookahead, args.window or longest, args.prefill or longest, contexts)
-
-
-@contextlib.contextmanager
-def _model(plan: SourcePlan, out: Path, progress: Progress) -> Iterator[Path]:
-    """Yield the model folder, exported next to the output for as long as it is needed."""
-    if plan.kind == "model folder":
-        yield plan.folder
-        return
-    from ...export.model_folder import export_model
-
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{out.name}.", suffix=".export", dir=out.parent
-    ) as stage:
-        model = Path(stage, "model")
-        export_model(
-            plan.folder,
-            model,
-            adapter=plan.adapter,
-            precision=plan.precision,
-            candidates=plan.model.candidates,
-            progress=progress,
-        )
-        yield model
+    windows, prefills = default_windows(args.target, plan.model, contexts)
+    return plan_instances(
+        args.lookahead, args.window or windows, args.prefill or prefills, contexts
+    )
 
 
 def _print_plan(
@@ -189,18 +193,23 @@ def _print_plan(
     )
 
 
-def _print_summary(manifest: BundleManifest, args: argparse.Namespace, seconds: float) -> None:
+def _print_summary(
+    manifest: BundleManifest, warnings: list[str], args: argparse.Namespace, seconds: float
+) -> None:
     if args.json:
-        print(json.dumps(_summary(manifest, args.output, seconds)))
+        print(json.dumps({**_summary(manifest, args.output, seconds), "warnings": warnings}))
     elif not args.quiet:
         print_report(
             f"built {args.output} for {manifest.engine.target}",
             [
                 ("model", model_lines(manifest.model)),
                 ("precision", [manifest.graph.precision]),
+                ("quantized", quantization_lines(manifest.quantization)),
+                ("fast graph", fast_lines(manifest.fast)),
                 ("instances", instance_lines(manifest.instances)),
                 ("files", file_lines(manifest.files)),
-                ("engine", version_lines(manifest.engine.versions)),
+                ("engine", engine_lines(manifest.engine)),
+                ("warnings", warnings),
                 ("versions", version_lines(manifest.versions)),
                 ("seconds", [f"{seconds:.1f}"]),
                 ("next", [f"lopa generate {args.output} --prompt TEXT"]),

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import natural, positive
-from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
-from ..display.report import columns, print_report
+from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
+from ..display.report import NO_ROOM, columns, print_report
 
 if TYPE_CHECKING:
     from ...runtime.session import Session
@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--sweep", metavar="FIELD=A,B,...", help="compare values of one decode setting"
     )
+    more.add_argument(
+        "--variants",
+        metavar="FILE",
+        type=Path,
+        help='compare the settings of a file, one {"name": ..., settings} a line',
+    )
     more.add_argument("--picture", metavar="ID", help="only draw the decode of this problem")
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, help="folder of samples, summary and pictures"
@@ -80,26 +86,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything, decode and grade, write and print."""
     from ...runtime.contract import LopaError
-    from ...runtime.session import open_bundle
-    from ..eval.evaluate import Variant, encode_suite
+    from ..eval.evaluate import Variant, encode_suite, share_settings
     from ..eval.record import new_summary
     from ..eval.suite import Selection, load_suite
     from ..eval.sweep import parse_sweep
+    from ..eval.variants import read_variants
 
-    if args.output is None and (args.sweep or args.picture or args.resume or args.force):
-        flag = next(f for f in ("sweep", "picture", "resume", "force") if getattr(args, f))
+    folder_flags = ("sweep", "variants", "picture", "resume", "force")
+    if args.output is None and any(getattr(args, flag) for flag in folder_flags):
+        flag = next(flag for flag in folder_flags if getattr(args, flag))
         raise LopaError(f"--{flag} needs --output DIR")
-    if args.sweep or args.picture:
+    if args.sweep or args.variants or args.picture:
         import matplotlib  # noqa: F401  # a missing one is said before hours of decoding
     options = decode_options(args)
     field, variants = None, [Variant(None, options)]
     if args.sweep:
         field, variants = parse_sweep(args.sweep, options)
+    elif args.variants:
+        field, variants = "settings", read_variants(args.variants, options)
+    variants = share_settings(options, variants)
     selection = Selection(args.limit, args.limit_seed, tuple(args.shots), args.shot_count, args.raw)
     suite = load_suite(args.task, selection)
-    session = open_bundle(
-        args.bundle, provider=args.provider, threads=args.threads, verify=not args.no_verify
-    )
+    session = open_session(args)
     for variant in variants:
         variant.options.check(session.manifest)
     encoded, skipped = encode_suite(session, suite, variants, args.raw, args.skip_long)
@@ -153,9 +161,9 @@ def _score(
     if sweep is not None:
         from ..eval.curve import draw_curve
 
-        record.write_json(args.output / "sweep.json", sweep.to_json())
+        record.write_json(args.output / record.SWEEP, sweep.to_json())
         title = f"{', '.join(labels)}: {session.manifest.source.checkpoint}"
-        draw_curve(sweep, title, args.output / "sweep.png")
+        draw_curve(sweep, title, args.output / record.CURVE)
     if args.json:
         print(json.dumps(summary, ensure_ascii=False))
     else:
@@ -170,25 +178,23 @@ def _print(
     sweep: Sweep | None,
     skipped: Sequence[str],
 ) -> None:
-    from ..eval.sweep import ALLOWED_LOSS, task_table, value_table
+    from ..eval.sweep import task_table, value_table
     from ..eval.totals import score_table, totals_by_task
 
     if sweep is None:
         print("\n".join(columns(score_table(totals_by_task(samples, labels)))))
     else:
-        best = f"{sweep.field} {sweep.best.value}"
-        found = f"highest TPF at no more than {ALLOWED_LOSS:g} point of score lost: {best}"
         sections = [
             ("values", columns(value_table(sweep))),
             ("tasks", columns(task_table(sweep))),
-            ("best", [found]),
+            ("best", [sweep.verdict]),
         ]
-        print_report(f"lopa eval: {args.sweep}", sections)
+        print_report(f"lopa eval: {args.sweep or args.variants}", sections)
     if args.quiet:
         return
     notes = [f"left out, too long for the bundle: {len(skipped)} problems"] if skipped else []
     if any(sample.limited for sample in samples):
-        notes.append("blocks had to wait for room in the window; try lopa build --window")
+        notes.append(NO_ROOM)
     notes += [f"wrote {args.output}"] if args.output is not None else []
     for note in notes:
         print(note, file=sys.stderr)

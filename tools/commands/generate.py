@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
-from ..display.report import dim
+from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
+from ..display.report import NO_ROOM, dim
 from ..prompt_lines import Prompt, check_prompts, read_prompts, single_prompt
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ...runtime.session import Result, Session
     from ..display.live import LiveWindow
     from ..step_trace import Trace
+
+
+WHOLE_BUDGET = ("vanilla", "fast-dllm")  # all new tokens are masks from the first step on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +55,10 @@ def run(args: argparse.Namespace) -> int:
     """Check all prompts, then decode one after the other."""
     single = args.prompt is not None
     prompts = [single_prompt(args.prompt)] if single else read_prompts(args.prompts)
-    from ...runtime.session import open_bundle
     from ..step_trace import open_trace
 
     options = decode_options(args)
-    session = open_bundle(
-        args.bundle, provider=args.provider, threads=args.threads, verify=not args.no_verify
-    )
+    session = open_session(args)
     options.check(session.manifest)
 
     def encode(prompt: Prompt) -> list[int]:
@@ -77,10 +77,12 @@ def run(args: argparse.Namespace) -> int:
             results.append(result)
             if args.json:
                 print(json.dumps(_record(prompt, result), ensure_ascii=False), flush=True)
-            else:
-                _print_answer(result, live, args.quiet)
+                continue
+            if not live and len(prompts) > 1:
+                print(f"{chr(10) * (len(results) > 1)}==> {prompt.id} <==")
+            _print_answer(result, live, args.quiet)
     if not (args.json or args.quiet):
-        _print_totals(results, live)
+        _print_totals(results, options, live)
     return 0
 
 
@@ -123,11 +125,17 @@ def _print_answer(result: Result, live: bool, quiet: bool) -> None:
         _print_note(_summary([result]), live)
 
 
-def _print_totals(results: Sequence[Result], live: bool) -> None:
+def _print_totals(results: Sequence[Result], options: DecodeOptions, live: bool) -> None:
     if len(results) > 1:
         _print_note(f"{len(results)} prompts: {_summary(results)}", live)
     if any(result.limited for result in results):
-        _print_note("blocks had to wait for room in the window; try lopa build --window", live)
+        _print_note(NO_ROOM, live)
+    if options.rules in WHOLE_BUDGET and any(not result.text for result in results):
+        _print_note(
+            f"an empty answer: {options.rules} masks the whole token budget from the start, and a "
+            "model trained on shorter answers ends the text at once; try --max-new-tokens 64",
+            live,
+        )
 
 
 def _print_note(text: str, live: bool) -> None:

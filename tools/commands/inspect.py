@@ -20,16 +20,26 @@ from ...runtime.manifest import (
     read_bundle,
     read_model,
 )
+from ..display.memory import memory_lines
 from ..display.report import (
     Section,
     cache_lines,
+    engine_lines,
+    fast_lines,
     file_lines,
     instance_lines,
     model_lines,
     print_report,
+    quantization_lines,
     source_lines,
     version_lines,
 )
+
+GRAPHS = {
+    "onnxruntime": "with --provider cuda, one per instance; lopa doctor tries them",
+    "tensorrt": "one per instance, captured on its first step; lopa doctor tries them",
+    "tensorrt-rtx": "captured by the library inside its own calls; lopa doctor tries them",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +78,11 @@ def _sections(manifest: BundleManifest | ModelManifest, faults: list[str]) -> li
     kind = ["exported model folder"]
     if isinstance(manifest, BundleManifest):
         kind = [f"bundle for {manifest.engine.target}"]
-        versions = version_lines(manifest.engine.versions) + versions
+        versions = engine_lines(manifest.engine) + versions
     return [
         ("kind", kind),
         ("precision", [f"{manifest.graph.precision}, ONNX opset {manifest.graph.opset}"]),
+        ("quantized", quantization_lines(manifest.quantization, layers=True)),
         ("versions", [f"schema {manifest.schema}, contract {manifest.contract}", *versions]),
         ("model", model_lines(manifest.model)),
         ("source", source_lines(manifest.source)),
@@ -86,6 +97,9 @@ def _shapes(manifest: BundleManifest | ModelManifest) -> list[Section]:
         return []
     shapes = "any shape up to" if manifest.engine.dynamic else "exactly"
     return [
+        ("fast graph", fast_lines(manifest.fast, layers=True)),
         ("instances", [f"the engine takes {shapes}:", *instance_lines(manifest.instances)]),
         ("cache", cache_lines(manifest)),
+        ("memory", memory_lines(manifest)),
+        ("CUDA graphs", [GRAPHS[manifest.engine.target]]),
     ]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from .report import size_text
 
-# stage, bytes done, bytes in all (1: a stage that cannot be measured)
-Progress = Callable[[str, int, int], None]
+
+class Progress(Protocol):
+    """Told how far the running stage is: bytes, or what `unit` says; `total` 1: not measured."""
+
+    def __call__(self, stage: str, done: int, total: int, unit: str = "", /) -> None:
+        """Take the news."""
 
 
 @contextlib.contextmanager
 def show_progress(shown: bool = True) -> Iterator[Progress]:
     """Yield a function that draws the running stage; silent unless stderr is a terminal."""
     if not shown or not sys.stderr.isatty():
-        yield lambda stage, done, total: None
+        yield lambda stage, done, total, unit="": None
         return
     from rich import progress as bars
     from rich.console import Console
@@ -33,11 +38,13 @@ def show_progress(shown: bool = True) -> Iterator[Progress]:
     ) as drawn:
         task = drawn.add_task("", total=None, size="")
 
-        def progress(stage: str, done: int, total: int) -> None:
+        def progress(stage: str, done: int, total: int, unit: str = "", /) -> None:
             measured = total > 1
-            size = f"{size_text(done)} of {size_text(total)}" if measured else ""
+            sizes = f"{done} {unit}" if unit else f"{size_text(done)} of {size_text(total)}"
+            size = sizes if measured else ""
             if stage != drawn.tasks[0].description:
                 drawn.reset(task, total=total if measured else None)
-            drawn.update(task, description=stage, completed=done, size=size)
+            whole = total if measured else None
+            drawn.update(task, description=stage, completed=done, total=whole, size=size)
 
         yield progress

@@ -7,12 +7,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...runtime.contract import Instance
-from ...runtime.manifest import BundleManifest, FileRecord, ModelInfo, Source
+from ...runtime.manifest import (
+    BundleManifest,
+    EngineInfo,
+    FastGraph,
+    FileRecord,
+    ModelInfo,
+    Quantization,
+    Source,
+)
 
 Section = tuple[str, Sequence[str]]
 
 BOLD, DIM = "\x1b[1m", "\x1b[2m"
-ELEMENT_BYTES = {"float32": 4, "float16": 2}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+NO_ROOM = "answers are cut or slowed for want of room; build with a larger --context or --window"
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -110,6 +119,44 @@ def cache_lines(manifest: BundleManifest) -> list[str]:
 def version_lines(versions: Mapping[str, str]) -> list[str]:
     """Libraries with their versions on one line."""
     return [", ".join(f"{name} {version}" for name, version in versions.items())]
+
+
+def fast_lines(found: FastGraph | None, layers: bool = False) -> list[str]:
+    """The second precision of a bundle."""
+    return [] if found is None else [found.file, *quantization_lines(found.quantization, layers)]
+
+
+def engine_lines(engine: EngineInfo) -> list[str]:
+    """Libraries that made an engine and what a compiled one runs on."""
+    lines = version_lines(engine.versions)
+    if engine.stamp is not None:
+        numbers = ", ".join(str(number) for number in engine.stamp.compute_capabilities)
+        settings = [f"{name} {value}" for name, value in engine.stamp.settings.items()]
+        lines.append("; ".join([f"SM {numbers}", engine.stamp.platform, *settings]))
+    return lines
+
+
+def quantization_lines(found: Quantization | None, layers: bool = False) -> list[str]:
+    """Recipe, precisions and fidelity of a quantised model; with `layers`, those kept higher."""
+    if found is None:
+        return []
+    counts = ", ".join(f"{count} {name}" for name, count in found.counts.items())
+    lines = [
+        f"recipe {found.recipe}: {counts}",
+        *([f"  {rule}" for rule in found.rules] if layers else []),
+    ]
+    lines.append(f"kept {found.agreement:.2%} of the tokens on {found.states} recorded steps")
+    kept = [
+        f"{name} {layer.precision}: {layer.reason}"
+        for name, layer in found.layers.items()
+        if layer.reason
+    ]
+    if layers:
+        lines += kept
+        lines.append(f"of model {found.model_sha256[:12]}, prompts {found.prompts_sha256[:12]}")
+    elif kept:
+        lines.append(f"{len(kept)} products kept higher than the recipe says")
+    return lines
 
 
 def _styled(text: str, code: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.options import DecodeOptions
 from ...runtime.session import Session
+from ...runtime.strategies.choice import unused_settings
 from ..prompt_lines import PromptLineError
 from .samples import Sample, SampleLog
 from .suite import Problem, TaskSet
@@ -24,6 +25,30 @@ class Variant:
 
     value: Any
     options: DecodeOptions
+
+
+def share_settings(options: DecodeOptions, variants: Sequence[Variant]) -> list[Variant]:
+    """Let settings that were given for all variants count only for those that use them.
+
+    A setting of `options` that no variant uses stays, and is refused by their check.
+    """
+    idle = [
+        {
+            name
+            for name in unused_settings(variant.options)
+            if getattr(variant.options, name) == getattr(options, name)
+        }
+        for variant in variants
+    ]
+    useless = set.intersection(*idle)
+    default = DecodeOptions()
+    return [
+        Variant(
+            variant.value,
+            replace(variant.options, **{name: getattr(default, name) for name in names - useless}),
+        )
+        for variant, names in zip(variants, idle, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

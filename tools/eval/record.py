@@ -23,7 +23,7 @@ from .sandbox import describe
 from .suite import Selection, TaskSet
 
 SCHEMA_VERSION = 1
-SUMMARY = "summary.json"
+SUMMARY, SWEEP, CURVE = "summary.json", "sweep.json", "sweep.png"
 # What must not change between a run and its continuation.
 FIXED = ("lopa", "bundle", "settings", "seeds", "tasks", "sweep")
 LIBRARIES = ("numpy", "tokenizers", "jinja2", "onnxruntime", "onnxruntime-gpu")
@@ -46,15 +46,7 @@ def new_summary(
         "complete": False,
         "started": _now(),
         "lopa": __version__,
-        "bundle": {
-            "folder": str(session.folder),
-            "manifest_sha256": file_hash(session.folder / BUNDLE_FILE),
-            "checkpoint": manifest.source.checkpoint,
-            "checkpoint_fingerprint": manifest.source.fingerprint,
-            "adapter": manifest.source.adapter,
-            "precision": manifest.graph.precision,
-            "target": manifest.engine.target,
-        },
+        "bundle": bundle_record(session),
         "tasks": {item.label: item.record for item in suite},
         "settings": settings,
         "seeds": {"sampling": seed, "selection": selection.seed},
@@ -67,6 +59,20 @@ def new_summary(
     # As it is read back, tuples and all, so that it can be compared.
     plain: dict[str, Any] = json.loads(json.dumps(summary))
     return plain
+
+
+def bundle_record(session: Session) -> dict[str, Any]:
+    """What identifies a bundle."""
+    manifest = session.manifest
+    return {
+        "folder": str(session.folder),
+        "manifest_sha256": file_hash(session.folder / BUNDLE_FILE),
+        "checkpoint": manifest.source.checkpoint,
+        "checkpoint_fingerprint": manifest.source.fingerprint,
+        "adapter": manifest.source.adapter,
+        "precision": manifest.graph.precision,
+        "target": manifest.engine.target,
+    }
 
 
 def open_run(
@@ -91,7 +97,8 @@ def open_run(
     if path.exists() or (folder / FILE).exists():
         if not force:
             raise LopaError(f"{folder} has a run; --resume continues it, --force replaces it")
-        (folder / FILE).unlink(missing_ok=True)
+        for name in (FILE, SWEEP, CURVE):
+            (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, summary)
     return summary, []

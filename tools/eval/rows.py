@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
+from ..strict_json import parse_json
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def _objects(
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        return f"not valid JSON ({error.msg} at column {error.colno})"
+        return parse_json(text)
+    except LopaError as error:
+        return str(error)
 
 
 def _object(found: Any) -> dict[str, Any] | str:

@@ -14,7 +14,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def test_every_setting_has_a_flag_and_no_flag_is_without_a_setting() -> None:
-    flags = {action.dest for action in make_parser()._actions} - {"help"}
+    flags = {action.dest for action in make_parser()._actions} - {"help", "settings"}
     assert flags == {field.name for field in fields(DecodeOptions)}
 
 

@@ -16,6 +16,10 @@ from .conftest import Lopa
 
 KEYS = {"id", "text", "token_ids", "steps", "forwards", "tokens", "tpf", "seconds"}
 EXTRA_KEYS = {"rows", "useful_tokens", "limited"}
+INSTANCES = (
+    "b1-w24-c64-r24, b1-w24-c96-r24, b1-w48-c64-r48, b1-w48-c96-r48, b5-w24-c64-r120, "
+    "b5-w24-c96-r120, b5-w48-c64-r240, b5-w48-c96-r240"
+)
 LINES = ({"id": "first", "prompt": "the other"}, {"prompt_ids": [5, 6, 7], "answer": 3})
 
 
@@ -113,6 +117,16 @@ def test_piped_answers_are_plain_and_the_summary_is_on_stderr(
     assert (quiet.out, quiet.err) == (shown.out, "")
     both = lopa("generate", tiny_bundle, "--prompts", prompts, "--max-new-tokens", 8)
     assert "2 prompts: 16 tokens" in both.err
+    other = package.open_bundle(tiny_bundle).generate(prompt_ids=[5, 6, 7], max_new_tokens=8)
+    assert both.out == f"==> first <==\n{result.text}\n\n==> 2 <==\n{other.text}\n"
+
+
+def test_a_budget_beyond_the_context_is_said(lopa: Lopa, tiny_bundle: Path) -> None:
+    command = ["generate", tiny_bundle, "--prompt", "x", "--raw", "--stop", "none", "--strategy"]
+    shown = lopa(*command, "d2f", "--max-new-tokens", 5000, "--json")
+    assert json.loads(shown.out)["limited"] is True
+    assert json.loads(lopa(*command, "d2f", "--json").out)["limited"] is False
+    assert "want of room" in lopa(*command, "d2f", "--max-new-tokens", 5000).err
 
 
 def test_prompt_from_standard_input(
@@ -148,15 +162,20 @@ def test_mask_token_in_a_prompt_is_data(lopa: Lopa, tiny_bundle: Path) -> None:
         ),
         (
             ["--prompt", "x", "--score", "luck", "--strategy", "magic", "--top-k", 17],
-            "strategy is 'magic', expected one of ['lopa', 'd2f', 'vanilla', 'fast-dllm', "
-            "'block-diffusion']; score is 'luck', expected one of ['bottom_fraction', "
-            "'least_segment', 'mean_confidence', 'mixed', 'reward_entropy', 'sliding_minimum']; "
+            "strategy is 'magic', expected one of: lopa, d2f, vanilla, fast-dllm, "
+            "block-diffusion; score is 'luck', expected one of: bottom_fraction, least_segment, "
+            "mean_confidence, mixed, reward_entropy, sliding_minimum; "
             "top-k is 17, the bundle keeps 16 candidates per position (export with --candidates)",
         ),
         (
             ["--prompt", "x", "--raw", "--block-size", 48],
-            "the prompt has 1 tokens and needs 48 more for its first step, the bundle holds 48; "
-            "shorten it or build with a larger --context / --prefill",
+            "lopa on a prompt of 1 tokens needs a step of 1 branch by 49 window tokens over 49 "
+            f"cache slots, the bundle has {INSTANCES}; build with --prefill 49 --context 49",
+        ),
+        (
+            ["--prompt", "x", "--strategy", "d2f", "--lookahead", 3, "--factor", 1],
+            "lookahead is for lopa, d2f does not use it; leave it out; "
+            "factor is for fast-dllm, d2f does not use it; leave it out",
         ),
         (
             ["--prompts", "absent.jsonl"],
@@ -194,8 +213,8 @@ def test_all_bad_prompt_lines_are_named_before_decoding(
     faults = [
         f"{path}:2: not valid JSON (Expecting value at column 1)",
         f"{path}:4: list, expected an object",
-        f"{path}:5: expected either prompt or prompt_ids, found keys ['id']",
-        f"{path}:6: expected either prompt or prompt_ids, found keys ['prompt', 'prompt_ids']",
+        f"{path}:5: expected either prompt or prompt_ids, found id",
+        f"{path}:6: expected either prompt or prompt_ids, found prompt, prompt_ids",
         f"{path}:7: prompt is int, expected text",
         f"{path}:8: prompt_ids is not a list of integers",
     ]
@@ -213,8 +232,9 @@ def test_prompts_that_do_not_fit_are_named_before_decoding(
     shown = lopa("generate", tiny_bundle, "--prompts", path)
     assert (shown.status, shown.out) == (1, "")
     assert shown.err == (
-        f"lopa: error: {path}:2: the prompt has 41 tokens and needs 8 more for its first step, "
-        "the bundle holds 48; shorten it or build with a larger --context / --prefill; "
+        f"lopa: error: {path}:2: lopa on a prompt of 41 tokens needs a step of 1 branch by 49 "
+        f"window tokens over 49 cache slots, the bundle has {INSTANCES}; build with --prefill 49 "
+        "--context 49; "
         f"{path}:3: prompt id 400 is outside the vocabulary of 320\n"
     )
 
@@ -222,7 +242,7 @@ def test_prompts_that_do_not_fit_are_named_before_decoding(
 def test_many_bad_lines_are_counted(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text("{}\n" * 11, encoding="utf-8")
-    fault = "expected either prompt or prompt_ids, found keys []"
+    fault = "expected either prompt or prompt_ids, found neither"
     faults = "; ".join(f"{path}:{line}: {fault}" for line in range(1, 9))
     shown = lopa("generate", tiny_bundle, "--prompts", path)
     assert shown.err == f"lopa: error: {faults}; and 3 more\n"

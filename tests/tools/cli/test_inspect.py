@@ -30,6 +30,9 @@ def test_report_of_a_bundle(lopa: Lopa, tiny_bundle: Path) -> None:
         "full attention, block 8, row i predicts i + 1",
         "b5-w48-c96-r240",
         "the engine takes any shape up to",
+        "cache 49.2 kB, then the largest of each column",
+        "24.6 kB       123 kB      1.41 MB        92.3 kB",
+        "with --provider cuda, one per instance; lopa doctor tries them",
         "49.2 kB for 96 slots",  # 2 layers x 2 heads x 96 slots x 16 numbers x 4 bytes, twice
         manifest["files"]["weights.data"]["sha256"][:12],
         manifest["source"]["fingerprint"][:12],

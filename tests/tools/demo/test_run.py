@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lopa.export.model_folder import export_model
 from lopa.graphs.bundle import build_bundle
 from lopa.graphs.instances import plan_instances
 from lopa.runtime.session import Session, open_bundle
 from lopa.tools.demo import run
 from lopa.tools.demo.problem import Problem, read_problems
 from lopa.tools.demo.problems import grade
+
+from ...exported import Exports
 
 SETTINGS = {"strategy": "lopa", "lookahead": 4, "max_new_tokens": 96}
 
@@ -21,17 +22,17 @@ def problems() -> list[Problem]:
     return list(read_problems(run.HELD_OUT))[::4]
 
 
-def session_of(folder: Path, precision: str) -> Session:
-    export_model(run.CHECKPOINT, folder / "model", precision=precision)
+def session_of(exports: Exports, out: Path, precision: str) -> Session:
+    model = exports.model(f"demo-{precision}", run.CHECKPOINT, precision=precision)
     instances = plan_instances(4, [run.WINDOW], [run.CONTEXT], [run.CONTEXT])
-    build_bundle(folder / "model", folder / "bundle", instances)
-    return open_bundle(folder / "bundle", threads=1)
+    build_bundle(model, out, instances)
+    return open_bundle(out, threads=1)
 
 
 def test_held_out_problems_are_solved_the_same_in_half_precision(
-    tmp_path: Path, problems: list[Problem]
+    exports: Exports, tmp_path: Path, problems: list[Problem]
 ) -> None:
-    full, half = (session_of(tmp_path / name, name) for name in ("fp32", "fp16"))
+    full, half = (session_of(exports, tmp_path / name, name) for name in ("fp32", "fp16"))
     correct = same = total = 0
     for problem in problems:
         expected = full.generate(problem.prompt, **SETTINGS)  # type: ignore[arg-type]

@@ -75,5 +75,5 @@ def test_demo_rows_of_other_tasks_are_left_and_bad_ones_named() -> None:
     assert TASKS["sudoku"].item(row) is None
     with pytest.raises(RowError, match=r"check\.answer is '1', expected int"):
         TASKS["words"].item({**row, "check": {"answer": "1"}})
-    with pytest.raises(RowError, match="expected task, found keys"):
+    with pytest.raises(RowError, match="expected task, found prompt"):
         TASKS["words"].item({"prompt": "p"})

@@ -156,6 +156,21 @@ def test_a_sweep_compares_side_by_side(
     assert "sweep.values was [0, 2], is [0, 1]" in other.err
 
 
+def test_a_replaced_run_leaves_nothing_of_the_old_one(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("samples.jsonl", "sweep.json", "sweep.png"):
+        (run / name).write_text("old", encoding="utf-8")
+    (run / "notes.txt").write_text("mine", encoding="utf-8")
+    command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "-o", run]
+    assert lopa(*command, "--limit", 1, "--force").status == 0
+    names = sorted(path.name for path in run.iterdir())
+    assert names == ["notes.txt", "samples.jsonl", "summary.json"]
+    assert len(read_lines(run / "samples.jsonl")) == 1
+
+
 def test_a_picture_of_one_problem(
     lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
 ) -> None:
@@ -194,7 +209,7 @@ def test_problems_that_do_not_fit_are_named_or_left_out(
     command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "--json"]
     shown = lopa(*command)
     assert shown.status == 1
-    assert f"{problems}:5: the prompt has " in shown.err
+    assert f"{problems}:5: a prompt of 250 tokens leaves no room for an answer" in shown.err
     summary = json.loads(lopa(*command, "--skip-long").out)
     assert summary["skipped"] == ["countdown/countdown-5"]
     assert summary["scores"]["countdown"]["problems"] == 4
@@ -207,7 +222,11 @@ def test_problems_that_do_not_fit_are_named_or_left_out(
         (["--task", "gsm8k=none.jsonl"], "cannot read problems from none.jsonl: No such file"),
         (["--task", "words", "--resume"], "--resume needs --output DIR"),
         (["--task", "words", "--sweep", "lookahead=0,1"], "--sweep needs --output DIR"),
-        (["--task", "words", "--strategy", "x"], "strategy is 'x', expected one of"),
+        (["--task", "words", "--strategy", "x"], "strategy is 'x', expected one of: lopa, d2f"),
+        (
+            ["--task", "words", "--strategy", "vanilla", "--add-threshold", "0.3"],
+            "add threshold is for d2f, vanilla does not use it; leave it out",
+        ),
     ],
 )
 def test_errors_are_one_line(

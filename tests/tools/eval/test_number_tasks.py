@@ -49,7 +49,7 @@ def test_gsm8k_reads_and_compares_numbers() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "a"}, "expected answer, found keys"),
+        ({"question": "a"}, "expected answer, found question"),
         ({"question": "a", "answer": "5"}, "no '#### number'"),
         ({"question": 3, "answer": "#### 5"}, "question is 3, expected text"),
     ],

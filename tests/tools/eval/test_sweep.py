@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lopa.runtime.contract import LopaError
 from lopa.runtime.options import DecodeOptions
+from lopa.tools.eval.evaluate import Variant, share_settings
 from lopa.tools.eval.sweep import compare, parse_sweep, task_table, value_table
 from lopa.tools.eval.totals import Totals
 
@@ -54,7 +56,7 @@ def test_values_are_parsed_by_the_rules_of_their_flag() -> None:
         ("lookahead=1", "give at least two values"),
         ("lookahead=1,1", "1 is given twice"),
         ("lookahead", "expected FIELD=a,b,... with a field of"),
-        ("colour=1,2", "with a field of ['add_threshold',"),
+        ("colour=1,2", "with a field of add_threshold,"),
         ("strict=1,2", "with a field of"),
     ],
 )
@@ -95,6 +97,39 @@ def test_comparison_with_the_base() -> None:
     assert (content["field"], content["base"], content["best"]) == ("lookahead", 0, 2)
     assert content["values"][2]["tasks"]["b"]["tpf"] == 10.0
     assert content["values"][1]["speed_up"] == {"median": 2.0, "low": 1.5, "high": 2.5}
+
+
+def test_a_base_that_is_the_best_is_compared_with_the_next_fastest() -> None:
+    sweep = compare("lookahead", [2, 0, 4], SAMPLES, ["a", "b"])  # 4 loses a third of the score
+    assert sweep.best is sweep.base
+    assert sweep.rival.value == 4
+    assert task_table(sweep)[0][1:3] == ("TPF at 2", "TPF at 4")
+    assert task_table(sweep)[3] == (
+        "all", "4.00", "6.00", "1.50x", "1.50x", "66.7", "33.3", "-33.3",
+    )  # fmt: skip
+    assert sweep.verdict == (
+        "lookahead 2, the base: no other value has a higher TPF at no more than 1 point of score "
+        "lost"
+    )
+    better = compare("lookahead", [0, 2, 4], SAMPLES, ["a", "b"])
+    assert better.rival is better.best
+    assert better.verdict == "lookahead 2: highest TPF at no more than 1 point of score lost"
+
+
+def test_flags_given_for_all_values_count_where_they_are_used() -> None:
+    given = DecodeOptions(add_threshold=0.3, confidence=0.8, score="mixed")
+    variants = [Variant(name, replace(given, strategy=name)) for name in ("lopa", "d2f", "vanilla")]
+    shared = {variant.value: variant.options for variant in share_settings(given, variants)}
+    assert shared["lopa"] == given
+    assert shared["d2f"] == DecodeOptions(strategy="d2f", add_threshold=0.3, confidence=0.8)
+    assert shared["vanilla"] == DecodeOptions(strategy="vanilla")
+    useless = [
+        Variant(n, DecodeOptions(strategy="vanilla", steps=n, score="mixed")) for n in (1, 2)
+    ]
+    given = DecodeOptions(strategy="vanilla", score="mixed")
+    assert share_settings(given, useless) == useless  # nobody uses it: refused by the check
+    swept = [Variant(n, DecodeOptions(strategy="vanilla", add_threshold=n)) for n in (0.1, 0.2)]
+    assert share_settings(DecodeOptions(strategy="vanilla"), swept) == swept
 
 
 def test_curve(tmp_path: Path) -> None:

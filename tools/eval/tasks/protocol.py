@@ -67,7 +67,7 @@ def text_of(row: Mapping[str, Any], *names: str) -> str:
     """The first of the fields `names` that the row has, as non-empty text; raises RowError."""
     name = next((name for name in names if name in row), None)
     if name is None:
-        raise RowError(f"expected {' or '.join(names)}, found keys {list(row)}")
+        raise RowError(f"expected {' or '.join(names)}, found {', '.join(row) or 'no keys'}")
     value = row[name]
     if not isinstance(value, str) or not value.strip():
         raise RowError(f"{name} is {value!r:.40}, expected text")

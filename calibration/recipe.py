@@ -1,0 +1,156 @@
+"""Recipes: ordered rules that give every matrix product a precision; the first match wins.
+
+A recipe file is TOML:
+
+    name = "mine"
+
+    [[rule]]
+    match = "layers.0.*"        # shell pattern on product names
+    precision = "int8-weight"
+
+    [[rule]]
+    match = "*"
+    precision = "int8"
+    method = "percentile"
+    smooth = 0.5
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ..runtime.contract import LopaError
+
+# From the highest to the lowest. "model" leaves a product alone; "fp16" halves the embedding
+# table; the others store integers.
+PRECISIONS = ("model", "fp16", "int8-weight", "int8", "int4-weight")
+METHODS = ("minmax", "percentile", "entropy", "auto")
+SMOOTH = ("auto", "off")
+EMBEDDING = "embed"  # the product name of the embedding table
+AGREEMENT, DRIFT = 0.998, 0.002
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is done with the products whose name matches.
+
+    `method` gives the range of the activations of "int8"; "auto" takes the one of least measured
+    error. `smooth` is the exponent of the scale migration, "auto" or "off".
+    """
+
+    match: str
+    precision: str
+    method: str = "auto"
+    smooth: float | str = "auto"
+
+    def faults(self) -> list[str]:
+        """List what is wrong with the rule."""
+        found = []
+        for name, known in (("precision", PRECISIONS), ("method", METHODS)):
+            if getattr(self, name) not in known:
+                found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
+        number = isinstance(self.smooth, int | float) and not isinstance(self.smooth, bool)
+        if not (self.smooth in SMOOTH or (number and 0 <= float(self.smooth) <= 1)):
+            found.append(f"smooth is {self.smooth!r}, expected {list(SMOOTH)} or 0 to 1")
+        return found
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Ordered rules, and what the quantised model must keep on the recorded steps.
+
+    At least `agreement` of the likeliest tokens, and a mean change of their log-probabilities of at
+    most `drift` nats. Sites are raised to "int8-weight", the most harmful first, until both hold.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    agreement: float = AGREEMENT
+    drift: float = DRIFT
+
+    def rule(self, product: str) -> Rule:
+        """Return the first rule that matches, or one that changes nothing."""
+        for rule in self.rules:
+            if fnmatchcase(product, rule.match):
+                return rule
+        return Rule("*", "model")
+
+    def lines(self) -> tuple[str, ...]:
+        """One line per rule for people."""
+        return tuple(
+            f"{rule.match} -> {rule.precision}"
+            + (f", {rule.method}, smooth {rule.smooth}" if rule.precision == "int8" else "")
+            for rule in self.rules
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The recipe as JSON data."""
+        return asdict(self)
+
+
+PRESETS: Mapping[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("int8", (Rule(EMBEDDING, "fp16"), Rule("*", "int8"))),
+        Recipe("int8-weight", (Rule(EMBEDDING, "fp16"), Rule("*", "int8-weight"))),
+        Recipe(
+            "int4-weight",
+            (
+                Rule(EMBEDDING, "fp16"),
+                Rule("head", "int8-weight"),
+                Rule("*", "int4-weight"),
+            ),
+        ),
+    )
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the preset of a name, or read a recipe file."""
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise LopaError(
+            f"recipe is {name!r}, expected one of {list(PRESETS)} or the name of a .toml file"
+        )
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LopaError(f"cannot read the recipe {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LopaError(f"recipe {path} is not valid TOML: {error}") from None
+    return _read(path, data)
+
+
+_KEYS = {"name", "rule", "agreement", "drift"}
+
+
+def _read(path: Path, data: dict[str, Any]) -> Recipe:
+    faults = [f"unknown key {key}" for key in data.keys() - _KEYS]
+    rules = []
+    known = {field.name for field in fields(Rule)}
+    tables = data.get("rule")
+    if not isinstance(tables, list) or not tables:
+        faults.append("no [[rule]]")
+        tables = []
+    for number, table in enumerate(tables, 1):
+        wrong = sorted(table.keys() - known)
+        missing = sorted({"match", "precision"} - table.keys())
+        faults += [f"rule {number}: unknown key {key}" for key in wrong]
+        faults += [f"rule {number}: no {key}" for key in missing]
+        if not wrong and not missing:
+            rules.append(Rule(**table))
+            faults += [f"rule {number}: {fault}" for fault in rules[-1].faults()]
+    limits = {"agreement": data.get("agreement", AGREEMENT), "drift": data.get("drift", DRIFT)}
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            faults.append(f"{name} is {value!r}, expected 0 to 1")
+    if faults:
+        raise LopaError(f"recipe {path}: {'; '.join(faults)}")
+    return Recipe(str(data.get("name", path.stem)), tuple(rules), **limits)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lopa.tools.eval import evaluate
+from lopa.tools.eval.evaluate import Encoded, Variant
+from lopa.tools.eval.samples import Sample
+
+from ..cli.conftest import Lopa, lopa
+from .make_sample import make_sample
+
+__all__ = ["lopa"]
+
+ROWS = tuple({"input": f"{n},2,3,36", "output": "1+1=2"} for n in range(4, 8))
+# Correct of four problems, and steps of each, by settings.
+OUTCOMES = {
+    "baseline": (3, 10),
+    "lookahead=0 confidence=0.5": (2, 2),
+    "lookahead=0 confidence=0.9": (3, 9),
+    "lookahead=2 confidence=0.5": (1, 1),
+    "lookahead=2 confidence=0.9": (3, 5),
+}
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "cd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decodes have the outcomes of the table."""
+
+    def decode(session: Any, encoded: Encoded, variant: Variant) -> Sample:
+        correct, steps = OUTCOMES[variant.value]
+        name = encoded.problem.id
+        right = int(name.rpartition("-")[2]) <= correct
+        return make_sample(
+            name, task=encoded.set.label, variant=variant.value, correct=right, steps=steps
+        )
+
+    monkeypatch.setattr(evaluate, "decode", decode)
+
+
+def tune(lopa: Lopa, bundle: Path, problems: Path, out: Path, *more: object) -> Any:
+    return lopa(
+        "tune", bundle, "--task", f"countdown={problems}", "--raw", "--max-new-tokens", 16,
+        "--search", "lookahead=0,2", "--search", "confidence=0.5,0.9", "-o", out, *more,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("outcomes")
+def test_the_fastest_settings_within_the_loss_are_written(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
+) -> None:
+    shown = tune(lopa, tiny_bundle, problems, tmp_path / "run")
+    assert shown.status == 0
+    assert json.loads((tmp_path / "run" / "settings.json").read_text()) == {
+        "lookahead": 2,
+        "max_new_tokens": 16,
+    }
+    assert "5 settings, 2 of them lose at most 1 points" in shown.out
+    report = json.loads((tmp_path / "run" / "tune.json").read_text())
+    assert report["best"] == "lookahead=2 confidence=0.9"
+    assert [item["tasks"]["countdown"]["steps"] for item in report["values"]] == [40, 8, 36, 4, 20]
+    again = tune(lopa, tiny_bundle, problems, tmp_path / "wide", "--max-loss", 25)
+    assert "3 of them lose at most 25 points" in again.out
+    assert json.loads((tmp_path / "wide" / "settings.json").read_text())["confidence"] == 0.5
+
+
+@pytest.mark.usefixtures("outcomes")
+def test_the_base_strategy_stays_when_everything_loses_more(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in OUTCOMES:
+        monkeypatch.setitem(OUTCOMES, name, (4, 10) if name == "baseline" else (1, 1))
+    assert tune(lopa, tiny_bundle, problems, tmp_path / "run").status == 0
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert settings == {"strategy": "d2f", "max_new_tokens": 16}
+
+
+def test_settings_of_a_file_are_used_and_flags_go_over_them(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt_ids": [5, 6, 7]}\n', encoding="utf-8")
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"strategy": "d2f", "max_new_tokens": 16}', encoding="utf-8")
+    command = ("generate", tiny_bundle, "--prompts", prompts, "--json")
+    by_file = json.loads(lopa(*command, "--settings", settings).out)
+    by_flags = json.loads(lopa(*command, "--strategy", "d2f", "--max-new-tokens", 16).out)
+    assert by_file["token_ids"] == by_flags["token_ids"]
+    assert len(by_file["token_ids"]) == 16
+    over = json.loads(lopa(*command, "--settings", settings, "--max-new-tokens", 8).out)
+    assert len(over["token_ids"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds list, expected an object of settings"),
+        ('{"speed": 2}', "unknown setting speed; known: strategy,"),
+    ],
+)
+def test_a_wrong_settings_file_is_one_line(
+    lopa: Lopa, tiny_bundle: Path, tmp_path: Path, content: str, message: str
+) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(content, encoding="utf-8")
+    shown = lopa("generate", tiny_bundle, "--prompt", "a", "--settings", settings)
+    assert shown.status == 1
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lopa.runtime.contract import LopaError
+from lopa.runtime.options import DecodeOptions
+from lopa.tools.eval.variants import (
+    BASELINE,
+    changed_settings,
+    read_variants,
+    search_variants,
+)
+
+
+def test_a_file_names_settings(tmp_path: Path) -> None:
+    path = tmp_path / "variants.jsonl"
+    path.write_text(
+        '{"name": "published", "strategy": "d2f"}\n\n'
+        '{"name": "sure", "lookahead": 2, "confidence": 0.5}\n',
+        encoding="utf-8",
+    )
+    first, second = read_variants(path, DecodeOptions(max_new_tokens=8, confidence=0.7))
+    assert (first.value, second.value) == ("published", "sure")
+    assert first.options == DecodeOptions(strategy="d2f", max_new_tokens=8, confidence=0.7)
+    assert second.options == DecodeOptions(lookahead=2, max_new_tokens=8, confidence=0.5)
+
+
+def test_every_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "variants.jsonl"
+    lines = (
+        '{"name": "a"}',
+        "[1]",
+        '{"lookahead": 2}',
+        '{"name": "b", "speed": 1}',
+        '{"name": "a"}',
+    )
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(LopaError) as caught:
+        read_variants(path, DecodeOptions())
+    parts = str(caught.value).split("; ")
+    assert [part.partition(": ")[0].rpartition(":")[2] for part in parts[:3]] == ["2", "3", "4"]
+    assert "unknown setting speed" in parts[2]
+    assert parts[-1] == f"{path}:5: name 'a' is given twice"
+    path.write_text(lines[0], encoding="utf-8")
+    with pytest.raises(LopaError, match="give at least two settings to compare"):
+        read_variants(path, DecodeOptions())
+
+
+def test_a_search_holds_the_base_strategy_and_every_combination() -> None:
+    options = DecodeOptions(base="fast-dllm", max_new_tokens=32, seed=3, cache="dual")
+    variants = search_variants(["lookahead=2,4", "confidence=0.3,0.5"], options)
+    assert [variant.value for variant in variants] == [
+        BASELINE,
+        "lookahead=2 confidence=0.3",
+        "lookahead=2 confidence=0.5",
+        "lookahead=4 confidence=0.3",
+        "lookahead=4 confidence=0.5",
+    ]
+    assert variants[0].options == DecodeOptions(strategy="fast-dllm", max_new_tokens=32, seed=3)
+    assert changed_settings(variants[2].options) == {
+        "base": "fast-dllm",
+        "cache": "dual",
+        "confidence": 0.5,
+        "lookahead": 2,
+        "max_new_tokens": 32,
+        "seed": 3,
+    }
+
+
+def test_a_value_counts_only_where_it_is_used() -> None:
+    searches = ["score=mean_confidence,mixed", "score_alpha=0.3,0.5"]
+    assert [variant.value for variant in search_variants(searches, DecodeOptions())] == [
+        BASELINE,
+        "score=mean_confidence",
+        "score=mixed score_alpha=0.3",
+        "score=mixed score_alpha=0.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("searches", "message"),
+    [
+        (["lookahead=1", "lookahead=2"], "--search lookahead is given twice"),
+        (["speed=1"], "--search speed=1: expected FIELD=a,b,... with a field of add_threshold,"),
+        (["lookahead=x"], "--search lookahead=x: argument --lookahead: expected a whole number"),
+        (
+            ["lookahead=" + ",".join(map(str, range(101))), "score_window=1,2,3,4,5"],
+            "--search gives 505 combinations, at most 500",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_run_is_refused(searches: list[str], message: str) -> None:
+    with pytest.raises(LopaError) as caught:
+        search_variants(searches, DecodeOptions())
+    assert message in str(caught.value)

@@ -1,0 +1,47 @@
+"""Picture of a calibration: what every site costs when it alone is quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..calibration.plan import SitePlan
+    from ..calibration.sensitivity import Sensitivity
+
+
+def draw_sensitivities(
+    found: Sequence[Sensitivity], plans: Sequence[SitePlan], path: Path
+) -> Path | None:
+    """Write a PNG: tokens changed and signal-to-noise per site, sites kept higher marked.
+
+    Returns None when matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    kept = {plan.site.name for plan in plans if plan.reason}
+    names = [item.site for item in found]
+    changed = [100 * (1 - item.fidelity.agreement) for item in found]
+    noise = [float("nan") if item.snr_db is None else item.snr_db for item in found]
+    colours = ["#c2410c" if name in kept else "#2563eb" for name in names]
+    figure, (left, right) = pyplot.subplots(
+        1, 2, sharey=True, figsize=(9, 1.5 + 0.22 * len(names)), layout="constrained"
+    )
+    rows = range(len(names))
+    left.barh(rows, changed, color=colours)
+    left.set_xlabel("tokens changed, % (orange: kept higher)")
+    left.set_yticks(rows, names, fontsize=7)
+    left.invert_yaxis()
+    right.barh(rows, noise, color=colours)
+    right.set_xlabel("signal to noise of the products, dB")
+    for axis in (left, right):
+        axis.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+    return path
