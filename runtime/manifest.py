@@ -28,6 +28,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 WINDOW_ATTENTION = ("full", "block-causal")
+HARDWARE_COMPATIBILITY = ("none", "ampere+", "same-compute-capability")
 
 
 class ManifestError(LopaError):
@@ -66,6 +67,9 @@ class ModelInfo:
         ):
             if getattr(self, name) not in known:
                 found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
+        for name in ("layers", "kv_heads", "head_dim", "candidates"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} is {getattr(self, name)}, expected 1 or more")
         ids = {"mask_token_id": self.mask_token_id, "pad_token_id": self.pad_token_id}
         for name, value in ids.items():
             if not 0 <= value < self.vocab_size:
@@ -114,11 +118,29 @@ class EngineStamp:
 
     compute_capabilities: tuple[int, ...]  # it runs on these; 89 stands for SM 8.9
     platform: str  # operating system and processor, "linux-x86_64"
-    hardware_compatibility: str  # "none" | "ampere+" | "same-compute-capability"
+    hardware_compatibility: str  # one of HARDWARE_COMPATIBILITY
     version_compatible: bool  # newer library versions may run it
     profiles: tuple[str, ...]  # instance name of each optimisation profile, by profile index
     graph_sha256: str  # of the ONNX graph it was built from, external data included
     settings: dict[str, str]  # builder settings that shaped it
+
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        found = [
+            f"compute_capabilities holds {number}, expected numbers like 89"
+            for number in self.compute_capabilities
+            if number < 10
+        ]
+        if not self.compute_capabilities:
+            found.append("compute_capabilities is empty, expected at least one")
+        if self.hardware_compatibility not in HARDWARE_COMPATIBILITY:
+            found.append(
+                f"hardware_compatibility is {self.hardware_compatibility!r}, expected one of "
+                f"{list(HARDWARE_COMPATIBILITY)}"
+            )
+        twice = [name for name, count in Counter(self.profiles).items() if count > 1]
+        found += [f"profiles names {name} twice" for name in twice]
+        return found
 
 
 @dataclass(frozen=True)
@@ -211,6 +233,13 @@ class BundleManifest:
             found.append(f"graph.file {self.graph.file} is not listed in files")
         if self.fast is not None and self.fast.file not in self.files:
             found.append(f"fast.file {self.fast.file} is not listed in files")
+        if self.engine.stamp is not None:
+            profiles = self.engine.stamp.profiles
+            found += [
+                f"engine.stamp.profiles lacks the instance {instance.name}"
+                for instance in self.instances
+                if instance.name not in profiles
+            ]
         return found
 
     @property

@@ -1,4 +1,4 @@
-"""Output folders appear whole or not at all: written to a temporary sibling, then renamed."""
+"""Outputs appear whole or not at all: written to a temporary sibling, then renamed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ def check_output(out: Path, force: bool, *sources: Path) -> None:
         raise LopaError(f"output folder {out} is not empty; choose another or add --force")
     if out.exists() and not out.is_dir():
         raise LopaError(f"output {out} is a file, expected a folder name")
+
+
+def check_file(path: Path) -> None:
+    """Raise LopaError when no file can be written at `path`: asked before hours of work."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise LopaError(f"{path} is a folder, expected the name of a file")
+    if not folder.is_dir():
+        raise LopaError(f"cannot write {path}: there is no folder {folder.name}")
+    if not os.access(folder, os.W_OK):
+        raise LopaError(f"cannot write {path}: no permission to write in its folder")
 
 
 @contextlib.contextmanager
@@ -52,6 +63,21 @@ def staged_folder(out: Path, force: bool = False) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write or replace one file; who reads it sees the old contents or the new, never a part."""
+    path = Path(os.path.realpath(path))  # a symbolic link stays
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        draft.chmod(0o644)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _replace(stage: Path, out: Path) -> None:

@@ -27,6 +27,7 @@ from ..runtime.engines.cuda import Cuda
 from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
 from ..runtime.manifest import read_bundle
 from ..runtime.session import Session, open_bundle
+from ..runtime.staging import check_file
 from .arguments import naturals, positive, positives
 from .bench.timed_step import PRECISIONS, SIZES, Device, Graph, Stream, TimedModel, trace_graph
 
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers to FILE")
     args = parser.parse_args(argv)
     try:
+        if args.json:
+            check_file(args.json)
         with tempfile.TemporaryDirectory(prefix="lopa-gpu-check-") as folder:
             return _check(args, Path(folder))
     except LopaError as error:

@@ -10,19 +10,19 @@ from typing import Any
 
 from ..graphs.targets import TENSORRT
 from ..graphs.targets.tensorrt_settings import (
-    HARDWARE_COMPATIBILITY,
     OPTIMIZATION_LEVELS,
     PROFILING_VERBOSITY,
     TensorRtSettings,
 )
 from ..runtime.contract import LopaError
-from ..runtime.manifest import MODEL_FILE, ModelInfo, read_model
+from ..runtime.manifest import HARDWARE_COMPATIBILITY, MODEL_FILE, ModelInfo, read_model
 from .arguments import positives
 
 # Static windows in blocks of the model, and at least so many tokens.
 WINDOW_BLOCKS = ((2, 32), (4, 64))
 PREFILL_SHARES = (4, 1)  # of the largest context
 
+LARGEST_POOL = (1 << 63) - 1  # bytes, as the builder counts them
 _UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -177,7 +177,10 @@ def workspace(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"expected workspace:N in MiB (or with B, K, M, G), got {text}"
         )
-    return int(match[1]) * _UNITS[match[2]]
+    size = int(match[1]) * _UNITS[match[2]]
+    if not 0 < size <= LARGEST_POOL:
+        raise argparse.ArgumentTypeError(f"{text} is {size} bytes, expected 1 to 2^63 - 1")
+    return size
 
 
 # Field of the settings -> the flag's attribute among the parsed arguments.

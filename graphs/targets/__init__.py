@@ -7,10 +7,11 @@ from pathlib import Path
 from ...runtime.contract import Instance, LopaError
 from ...runtime.manifest import EngineInfo, ModelManifest
 from .listener import BuildListener
+from .tensorrt_library import TRAITS
 from .tensorrt_settings import TensorRtSettings
 
-TARGETS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
-TENSORRT = ("tensorrt", "tensorrt-rtx")
+TENSORRT = tuple(TRAITS)
+TARGETS = ("onnxruntime", *TENSORRT)
 
 
 def check_target(target: str, precision: str, settings: TensorRtSettings | None) -> None:
@@ -21,7 +22,7 @@ def check_target(target: str, precision: str, settings: TensorRtSettings | None)
     if target in TENSORRT:
         from . import tensorrt
 
-        tensorrt.check_build(target, settings or TensorRtSettings())
+        tensorrt.check_build(target, precision, settings or TensorRtSettings())
     elif target == "onnxruntime":
         from . import onnxruntime
 
@@ -40,7 +41,6 @@ def build_engine(
     listener: BuildListener,
 ) -> tuple[EngineInfo, list[str]]:
     """Build the engine of `target` into `stage`; returns its record and files, engine first."""
-    check_target(target, manifest.graph.precision, settings)
     if target in TENSORRT:
         from . import tensorrt
 
@@ -53,6 +53,7 @@ def build_engine(
             settings or TensorRtSettings(),
             listener,
         )
+    check_target(target, manifest.graph.precision, settings)
     from . import onnxruntime
 
     return onnxruntime.build_engine(model_folder, manifest, instances, stage)

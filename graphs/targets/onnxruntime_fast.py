@@ -16,13 +16,18 @@ FAST_TARGETS = ("onnxruntime",)
 FOLDER = "fast"
 
 
-def check_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> None:
-    """Raise LopaError unless `fast` can be the fast graph of the model in `folder`."""
+def check_fast_target(target: str) -> None:
+    """Raise LopaError unless bundles for `target` can hold a fast graph."""
     if target not in FAST_TARGETS:
         raise LopaError(
             f"a bundle for {target} holds one precision, a fast model is for "
             f"{', '.join(FAST_TARGETS)}; build a bundle of each"
         )
+
+
+def check_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> None:
+    """Raise LopaError unless `fast` can be the fast graph of the model in `folder`."""
+    check_fast_target(target)
     found = read_model(fast)
     verify_files(fast, found.files)
     if found.quantization is None:

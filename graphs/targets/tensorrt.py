@@ -8,8 +8,8 @@ graph says: builders are strongly typed.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,51 @@ from ...runtime.engines.cuda import Cuda, Gpu
 from ...runtime.engines.tensorrt_library import PRODUCTS, load_library
 from ...runtime.engines.tensorrt_stamp import this_platform
 from ...runtime.manifest import EngineInfo, EngineStamp, ModelManifest
+from ...runtime.staging import check_file, write_whole
 from .listener import BuildListener
-from .tensorrt_check import target_faults
+from .tensorrt_check import precision_faults, target_faults
 from .tensorrt_library import TRAITS, network_flags
 from .tensorrt_log import make_build_log, parser_faults
 from .tensorrt_progress import make_monitor
 from .tensorrt_rewrite import rewrite
 from .tensorrt_settings import TensorRtSettings
-from .tensorrt_timing_cache import load_timing_cache, save_timing_cache, write_whole
+from .tensorrt_timing_cache import load_timing_cache
 
 ENGINE_FILE = "step.engine"
 
 
-def check_build(target: str, settings: TensorRtSettings) -> None:
-    """Raise LopaError for what keeps this machine or these settings from building at all."""
+def check_build(target: str, precision: str, settings: TensorRtSettings) -> Gpu | None:
+    """Raise LopaError for what keeps this machine or these settings from building at all.
+
+    Returns the GPU to build on, None for a target that needs none.
+    """
     traits, title = TRAITS[target], PRODUCTS[target].title
     refused = settings.refused(traits)
     if refused:
         raise LopaError(f"{title} does not take {', '.join(refused)}; leave it out")
+    for path in (settings.timing_cache, settings.layer_info):
+        if path is not None:
+            check_file(path)
     load_library(target)
+    gpu = None
     if traits.needs_gpu:
-        find_gpu(
+        gpu = find_gpu(
             f"{title} builds on the GPU that will run the engine, --target tensorrt-rtx on any"
             " machine"
         )
-    if settings.layer_info is not None:
+    elif settings.layer_info is not None:
         find_gpu("--exportLayerInfo loads the engine, leave it out")
+    faults = precision_faults(precision, capabilities_of(target, settings, gpu))
+    if faults:
+        raise LopaError(f"{title} cannot build this: {'; '.join(faults)}")
+    return gpu
+
+
+def capabilities_of(target: str, settings: TensorRtSettings, gpu: Gpu | None) -> tuple[int, ...]:
+    """Compute capabilities that the engine will serve, ascending."""
+    if gpu is not None:
+        return (gpu.compute_capability,)
+    return settings.compute_capabilities or TRAITS[target].default_capabilities
 
 
 def find_gpu(purpose: str) -> Gpu:
@@ -69,26 +88,24 @@ def build_engine(
     listener: BuildListener,
 ) -> tuple[EngineInfo, list[str]]:
     """Compile the model folder into `stage`; returns the engine's record and the file names."""
-    check_build(target, settings)
+    gpu = check_build(target, manifest.graph.precision, settings)
     library, traits = load_library(target), TRAITS[target]
-    gpu = find_gpu(PRODUCTS[target].title) if traits.needs_gpu else None
-    if gpu is not None:
-        capabilities: tuple[int, ...] = (gpu.compute_capability,)
-    else:
-        capabilities = settings.compute_capabilities or traits.default_capabilities
+    capabilities = capabilities_of(target, settings, gpu)
     path = model_folder / manifest.graph.file
     graph = rewrite(onnx.load(path, load_external_data=False))
     faults = target_faults(graph, capabilities)
     if faults:
         raise LopaError(f"{PRODUCTS[target].title} cannot build {path}: {'; '.join(faults)}")
+    if traits.capability_list and manifest.quantization is not None and 75 in capabilities:
+        listener.warn(
+            f"NVIDIA's support matrix of {PRODUCTS[target].title} lists fp32 and fp16 alone for SM "
+            "75: integers compile, but may not run there"
+        )
     compiler = _Compiler(target, library, listener)
     engine = compiler.compile(
         graph, path, manifest, instances, settings, capabilities if traits.capability_list else ()
     )
-    with (stage / ENGINE_FILE).open("wb") as file:
-        file.write(engine)
-        file.flush()
-        os.fsync(file.fileno())
+    (stage / ENGINE_FILE).write_bytes(engine)
     if settings.layer_info is not None:
         write_whole(settings.layer_info, compiler.layer_information(engine).encode())
     stamp = EngineStamp(
@@ -135,13 +152,15 @@ class _Compiler:
         library, log = self._library, self._log
         builder = self._builder()
         network = builder.create_network(network_flags(library))
+        network.name = graph_sha256(manifest)  # the engine keeps it: it can tell whose it is
         parser = library.OnnxParser(network, log)
         if not parser.parse(graph.SerializeToString(), path=str(path)):
             faults = parser_faults(parser) or [log.reason()]
             raise LopaError(f"{self._title} cannot parse {path}: {'; '.join(faults)}")
         config = builder.create_builder_config()
         self._configure(config, settings, capabilities)
-        cache_file, cache = settings.timing_cache, None
+        cache: Any = None  # must live until the engine is built
+        cache_file = settings.timing_cache
         if cache_file is not None:
             strict = settings.strict_timing_cache
             cache = load_timing_cache(cache_file, config, log, strict, self._listener.warn)
@@ -149,18 +168,37 @@ class _Compiler:
             profile = self._profile(builder, manifest, instance)
             if config.add_optimization_profile(profile) != index:
                 raise LopaError(f"{self._title} refuses {instance.name}: {log.reason()}")
-        monitor = make_monitor(library, self._listener.progress)
-        config.progress_monitor = monitor
-        engine = builder.build_serialized_network(network, config)
-        if monitor.stopped is not None:
-            raise monitor.stopped
+        engine = self._run(builder, network, config)
         if engine is None:
             raise LopaError(f"{self._title} cannot build {path}: {log.reason()}")
         for warning in log.warnings:
             self._listener.warn(warning)
         if cache_file is not None:
-            save_timing_cache(cache_file, cache)
+            self._keep(cache_file, cache)
         return memoryview(engine)
+
+    def _keep(self, path: Path, cache: Any) -> None:
+        """Write the timing cache; the engine is not thrown away because that fails."""
+        try:
+            write_whole(path, bytes(cache.serialize()))
+        except OSError as error:
+            self._listener.warn(f"timing cache {path} is not kept: {error.strerror}")
+
+    def _run(self, builder: Any, network: Any, config: Any) -> Any:
+        """Build in a thread, so that this one gets the signals.
+
+        The library prints and forgets what is raised in its callbacks: Ctrl-C there is lost.
+        """
+        config.progress_monitor = monitor = make_monitor(self._library, self._listener.progress)
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                engine = thread.submit(builder.build_serialized_network, network, config).result()
+            except BaseException as error:
+                monitor.stopped = error  # the library gives up after its next step
+                raise
+        if monitor.stopped is not None:
+            raise monitor.stopped
+        return engine
 
     def layer_information(self, engine: memoryview) -> str:
         """The inspector's JSON about every layer; the engine is loaded onto the GPU for it."""

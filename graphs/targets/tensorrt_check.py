@@ -7,7 +7,7 @@ builds with TensorRT for RTX 1.7.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ LARGEST_ATTENTION_HEAD = 256
 # Lowest compute capability that has the type at all.
 FIRST_CAPABILITY = {
     TensorProto.BFLOAT16: ("bf16", 80),
+    TensorProto.INT4: ("int4", 80),
     TensorProto.FLOAT8E4M3FN: ("fp8", 89),
     TensorProto.FLOAT4E2M1: ("fp4", 120),
 }
@@ -90,8 +91,14 @@ def target_faults(model: onnx.ModelProto, capabilities: Sequence[int]) -> list[s
     found += _type_faults(graph)
     found += _limit_faults(graph)
     found += _quantisation_faults(graph)
-    found += _capability_faults(graph, capabilities)
+    found += _capability_faults(graph.types.values(), capabilities)
     return found
+
+
+def precision_faults(precision: str, capabilities: Sequence[int]) -> list[str]:
+    """List what keeps graphs of a precision from such GPUs: asked before there is a graph."""
+    used = [TensorProto.BFLOAT16] if precision == "bf16" else []
+    return list(_capability_faults(used, capabilities))
 
 
 def _read(model: onnx.ModelProto) -> _Graph:
@@ -161,13 +168,13 @@ def _quantisation_faults(graph: _Graph) -> Iterator[str]:
             yield f"{_place(node)} has zero points other than 0"
 
 
-def _capability_faults(graph: _Graph, capabilities: Sequence[int]) -> Iterator[str]:
+def _capability_faults(used: Iterable[int], capabilities: Sequence[int]) -> Iterator[str]:
     lowest = min(capabilities, default=None)
     if lowest is None:
         return
-    used = set(graph.types.values())
-    for kind, (name, first) in FIRST_CAPABILITY.items():
-        if kind in used and lowest < first:
+    for kind in FIRST_CAPABILITY.keys() & set(used):
+        name, first = FIRST_CAPABILITY[kind]
+        if lowest < first:
             yield f"the graph holds {name}, which SM {lowest} lacks (SM {first} and later have it)"
 
 

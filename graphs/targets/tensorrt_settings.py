@@ -7,7 +7,6 @@ from pathlib import Path
 
 from .tensorrt_library import BuilderTraits
 
-HARDWARE_COMPATIBILITY = ("none", "ampere+", "same-compute-capability")
 PROFILING_VERBOSITY = ("layer-names-only", "detailed", "none")
 OPTIMIZATION_LEVELS = range(6)
 
@@ -41,7 +40,9 @@ class TensorRtSettings:
             found.append("--versionCompatible (its engines need the exact library version)")
         if self.timing_cache is not None and not traits.timing_cache:
             found.append("--timingCacheFile (no kernel is timed while it builds)")
-        if self.strict_timing_cache and self.timing_cache is None:
+        if self.strict_timing_cache and not traits.timing_cache:
+            found.append("--errorOnTimingCacheMiss (it has no timing cache)")
+        elif self.strict_timing_cache and self.timing_cache is None:
             found.append("--errorOnTimingCacheMiss without --timingCacheFile")
         return found
 

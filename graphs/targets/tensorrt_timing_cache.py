@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,24 +34,3 @@ def load_timing_cache(
     cache = config.create_timing_cache(b"")
     config.set_timing_cache(cache, ignore_mismatch=False)
     return cache
-
-
-def save_timing_cache(path: Path, cache: Any) -> None:
-    """Write what was measured to `path`, as a whole or not at all."""
-    write_whole(path, bytes(cache.serialize()))
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name beside it, then rename it."""
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(draft).chmod(0o644)
-        Path(draft).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(draft).unlink()
-        raise

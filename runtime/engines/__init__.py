@@ -7,9 +7,9 @@ from pathlib import Path
 from ..contract import LopaError
 from ..manifest import BundleManifest
 from .protocol import Engine
+from .tensorrt_library import PRODUCTS
 
 MAX_THREADS = 1024
-TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
 
 
 def open_engine(
@@ -33,11 +33,11 @@ def open_engine(
         from .onnxruntime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
-    if manifest.engine.target in TENSORRT_TARGETS:
+    if manifest.engine.target in PRODUCTS:
         from .tensorrt import TensorRtEngine
 
         return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
-    known = ", ".join(("onnxruntime", *TENSORRT_TARGETS))
+    known = ", ".join(("onnxruntime", *PRODUCTS))
     raise LopaError(
         f"bundle target {manifest.engine.target!r} is not known to this lopa; known: {known}"
     )

@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 
 from ..contract import LopaError
 
+# What to do about some faults.
+_ADVICE = {
+    "cudaErrorMemoryAllocation": "; free memory of the GPU, use --low-memory, or build smaller "
+    "instances",
+}
+
 
 class CudaError(LopaError):
     """A call of the CUDA runtime that failed, with the name it gives the fault."""
@@ -178,7 +184,8 @@ class Cuda:
     def _error(self, name: str, code: Any) -> CudaError:
         _, title = self._api.cudaGetErrorName(code)
         _, text = self._api.cudaGetErrorString(code)
-        return CudaError(f"{name} failed with {_text(title)} ({int(code)}): {_text(text)}")
+        advice = _ADVICE.get(_text(title), "")
+        return CudaError(f"{name} failed with {_text(title)} ({int(code)}): {_text(text)}{advice}")
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ of inputs and receives one block of head outputs; keys and values never leave th
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from ..contract import (
     output_specs,
     smallest_fit,
 )
-from ..manifest import BundleManifest
+from ..manifest import BundleManifest, EngineStamp
 from .cuda import Cuda, CudaError, Gpu
 from .protocol import StepInputs, StepOutputs
 from .status import EngineStatus
@@ -78,7 +79,7 @@ class TensorRtEngine:
         product, library = PRODUCTS[manifest.engine.target], load_library(manifest.engine.target)
         self._cuda = Cuda()
         gpu = _first_gpu(self._cuda, manifest.engine.target)
-        check_stamp(manifest.engine, Machine(library.__version__, this_platform(), gpu))
+        stamp = check_stamp(manifest.engine, Machine(library.__version__, this_platform(), gpu))
         self._title = f"{product.title} {library.__version__}"
         self._device = f"{gpu.name}, SM {dotted(gpu.compute_capability)}"
         self._model, self._dtype = manifest.model, manifest.model_dtype
@@ -96,8 +97,8 @@ class TensorRtEngine:
             resources.callback(free_runners, runners)
             resources.callback(self._cuda.synchronize, self._stream)
             path = folder / manifest.graph.file
-            self._program = Program(library, product, log, path, kept)
-            self._allocate(manifest)
+            self._program = Program(library, product, log, path, stamp, kept)
+            self._allocate(manifest, stamp)
             self._steps = {}
             for instance, profile in zip(self._instances, self._profiles, strict=True):
                 inputs, outputs = self._specs(instance)
@@ -193,6 +194,21 @@ class TensorRtEngine:
         context = self._cache.context
         return self._read(self._cache.keys, context), self._read(self._cache.values, context)
 
+    def load_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Replace the cache, as it is laid out now, to run a recorded step again."""
+        info = self._model
+        expected = (info.layers, info.kv_heads, self._cache.context, info.head_dim)
+        size = math.prod(expected) * ITEM_BYTES[self._dtype]
+        for address, contents in ((self._cache.keys, keys), (self._cache.values, values)):
+            if (contents.shape, contents.nbytes) != (expected, size):
+                raise ContractError(
+                    f"a cache of {contents.dtype} {list(contents.shape)} was given, expected "
+                    f"{self._dtype} {list(expected)}"
+                )
+            source = np.ascontiguousarray(contents)
+            self._cuda.upload(address, source.ctypes.data, size, self._stream)
+            self._cuda.synchronize(self._stream)
+
     @property
     def _last_shape(self) -> Instance:
         if self._last is None:
@@ -207,10 +223,9 @@ class TensorRtEngine:
             output_specs(shape, *dims, info.candidates, self._dtype),
         )
 
-    def _allocate(self, manifest: BundleManifest) -> None:
+    def _allocate(self, manifest: BundleManifest, stamp: EngineStamp) -> None:
         """Allocate what instances share, each block as large as the largest of them needs."""
-        stamp, info = manifest.engine.stamp, manifest.model
-        assert stamp is not None
+        info = manifest.model
         self._profiles = [stamp.profiles.index(instance.name) for instance in self._instances]
         inputs, outputs, windows = 0, 0, 0
         for instance in self._instances:

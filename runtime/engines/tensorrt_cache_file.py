@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import warnings
 from pathlib import Path
 
+from ..staging import write_whole
 from .status import EngineWarning
 
 
@@ -39,14 +38,7 @@ class RuntimeCacheFile:
         if data == self._kept:
             return
         try:
-            handle, draft = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(draft, self.path)
-            except BaseException:
-                os.unlink(draft)
-                raise
+            write_whole(self.path, data)
         except OSError as error:
             warnings.warn(
                 f"compiled kernels are not kept: {self.path}: {error.strerror}; name a file that "

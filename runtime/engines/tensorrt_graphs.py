@@ -96,11 +96,10 @@ class StepRunner:
                 accepted = self._context.execute_async_v3(stream)
             finally:  # whatever happened, or the stream is lost
                 graph = self._cuda.end_capture(stream)
-            if accepted:
-                self._graph = self._cuda.instantiate(graph)
-            else:
+            if not accepted:
                 self._cuda.destroy_graph(graph)
-                self._reason = self._log.take()
+                raise CudaError("the library refused to be captured")
+            self._graph = self._cuda.instantiate(graph)
         except CudaError as error:
             self._cuda.forget_error()
             self._reason = "; ".join([str(error), *self._log.errors])

@@ -16,12 +16,16 @@ class Product:
     title: str
     modules: tuple[str, ...]  # import names, first choice first
     own_graphs: bool  # captures CUDA graphs inside its own calls and keeps compiled kernels
+    checks_engines: bool  # says before deserialising whether an engine runs here
 
 
 PRODUCTS = {
-    "tensorrt": Product("TensorRT", ("tensorrt",), own_graphs=False),
+    "tensorrt": Product("TensorRT", ("tensorrt",), own_graphs=False, checks_engines=False),
     "tensorrt-rtx": Product(
-        "TensorRT for RTX", ("tensorrt_rtx", "tensorrt_rtx_bindings"), own_graphs=True
+        "TensorRT for RTX",
+        ("tensorrt_rtx", "tensorrt_rtx_bindings"),
+        own_graphs=True,
+        checks_engines=True,
     ),
 }
 
@@ -29,14 +33,20 @@ PRODUCTS = {
 def load_library(target: str) -> Any:
     """Import the library of a target or say which extra brings it."""
     product = PRODUCTS[target]
+    install = f"install it with: pip install 'lopa[{target}]'"
     for name in product.modules:
         try:
             return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise LopaError(
-        f"{product.title} is not installed; install it with: pip install 'lopa[{target}]'"
-    )
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise LopaError(
+                    f"{product.title} lacks the module {error.name}; {install}"
+                ) from None
+        except (ImportError, OSError) as error:  # a shared library of it is missing
+            raise LopaError(
+                f"{product.title} is installed but cannot be loaded ({error}); {install}"
+            ) from error
+    raise LopaError(f"{product.title} is not installed; {install}")
 
 
 def make_log(library: Any) -> Any:

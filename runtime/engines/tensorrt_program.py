@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..contract import INPUT_NAMES, OUTPUT_NAMES, ContractError, LopaError, TensorSpec
+from ..manifest import EngineStamp
+from .status import EngineWarning
 from .tensorrt_cache_file import RuntimeCacheFile
 from .tensorrt_library import Product
 
@@ -20,6 +23,16 @@ _DATA_TYPES = {
     "int32": "INT32",
     "bool": "BOOL",
 }
+# What the library's check of an engine finds -> what it means and what to do.
+_INVALID = {
+    "VERSION_MISMATCH": "another version of the library built it, build it again",
+    "UNSUPPORTED_CC": "it has no kernels for this GPU, build it again with its --sm",
+    "OLD_CUDA_DRIVER": "the NVIDIA driver is too old for it, update the driver",
+    "OLD_CUDA_RUNTIME": "the CUDA runtime is too old for it, update the library",
+    "INSUFFICIENT_GPU_MEMORY": "the GPU has too little memory, build smaller instances",
+    "MALFORMED_ENGINE": "it is damaged or not an engine of this library, build it again",
+    "CUDA_ERROR": "a CUDA call failed",
+}
 
 
 class Program:
@@ -29,17 +42,33 @@ class Program:
     """
 
     def __init__(
-        self, library: Any, product: Product, log: Any, path: Path, cache_file: RuntimeCacheFile
+        self,
+        library: Any,
+        product: Product,
+        log: Any,
+        path: Path,
+        stamp: EngineStamp,
+        cache_file: RuntimeCacheFile,
     ) -> None:
-        """Deserialise `path`; raises LopaError with the reason the library logged."""
+        """Deserialise `path`; raises LopaError with the reason the library gives."""
         self._library, self._product, self._log, self._path = library, product, log, path
         self._cache_file = cache_file
         self._runtime = library.Runtime(log)
+        # Such engines bring the code that runs them.
+        self._runtime.engine_host_code_allowed = stamp.version_compatible
+        title = f"{product.title} {library.__version__}"
+        if not path.stat().st_size:
+            raise LopaError(f"{path} is empty; build it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
+            if product.checks_engines:
+                self._check_validity(title, plan)
             self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
-            raise LopaError(
-                f"{product.title} {library.__version__} cannot load {path}: {log.take()}; "
+            raise LopaError(f"{title} cannot load {path}: {log.take()}; build it again")
+        if self._engine.name != stamp.graph_sha256:
+            raise ContractError(
+                f"{path} is the engine of another model: it was built from graph "
+                f"{self._engine.name[:12]!r}, the manifest says {stamp.graph_sha256[:12]!r}; "
                 "build it again"
             )
         names = {self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)}
@@ -87,6 +116,23 @@ class Program:
         """Write what the library compiled for this GPU to its file."""
         if self._product.own_graphs:
             self._cache_file.save(bytes(self._runtime_cache.serialize()))
+
+    def _check_validity(self, title: str, plan: Any) -> None:
+        """Ask the library whether it can run this engine here; it reads the header alone."""
+        validity, found = self._runtime.get_engine_validity(plan)
+        kinds = self._library.EngineInvalidityDiagnostics
+        said = [text for name, text in _INVALID.items() if int(getattr(kinds, name)) & int(found)]
+        reason = "; ".join(said)
+        if validity == self._library.EngineValidity.INVALID:
+            reason = "; ".join([*said, *self._log.errors]) or "it gives no reason"
+            raise LopaError(f"{title} cannot run {self._path} here: {reason}")
+        if validity == self._library.EngineValidity.SUBOPTIMAL:
+            warnings.warn(
+                f"{title} can run {self._path} here, but not at full speed"
+                + (f": {reason}" if reason else ""),
+                EngineWarning,
+                stacklevel=2,
+            )
 
     def _check(self, context: Any, profile: int, spec: TensorSpec) -> None:
         """Compare one tensor with the contract."""

@@ -31,23 +31,24 @@ def this_platform() -> str:
     return f"{platform.system().lower()}-{'x86_64' if processor == 'amd64' else processor}"
 
 
-def check_stamp(engine: EngineInfo, machine: Machine) -> None:
-    """Raise StampError naming both sides of every mismatch."""
-    faults = stamp_faults(engine, machine)
+def check_stamp(engine: EngineInfo, machine: Machine) -> EngineStamp:
+    """Return the stamp; raises StampError naming both sides of every mismatch."""
+    if engine.stamp is None:
+        raise StampError("the manifest of this bundle has no engine stamp; build it again")
+    faults = _faults(engine, engine.stamp, machine)
     if faults:
         raise StampError(
             f"this bundle cannot run here: {'; '.join(faults)}; build it again for this machine"
         )
+    return engine.stamp
 
 
-def stamp_faults(engine: EngineInfo, machine: Machine) -> list[str]:
-    """List how the stamp of an engine and the machine disagree."""
-    stamp, product = engine.stamp, PRODUCTS[engine.target]
-    if stamp is None:
-        return ["its manifest has no engine stamp"]
-    faults = []
-    built = built_version(engine)
-    if not _runs_on_version(stamp, built, machine.version):
+def _faults(engine: EngineInfo, stamp: EngineStamp, machine: Machine) -> list[str]:
+    product, faults = PRODUCTS[engine.target], []
+    built = engine.versions.get(engine.target)
+    if built is None:
+        faults.append("its manifest does not say which version of the library built it")
+    elif not _runs_on_version(stamp, built, machine.version):
         newer = " or newer" if stamp.version_compatible else ""
         faults.append(
             f"it was built with {product.title} {built} and needs that version{newer}, "
@@ -61,11 +62,6 @@ def stamp_faults(engine: EngineInfo, machine: Machine) -> list[str]:
     if machine.platform not in _platforms(engine.target, stamp.platform):
         faults.append(f"it was built for {stamp.platform}, this machine is {machine.platform}")
     return faults
-
-
-def built_version(engine: EngineInfo) -> str:
-    """Version of the library that made the engine."""
-    return engine.versions.get(engine.target, "of unknown version")
 
 
 def dotted(compute_capability: int) -> str:

@@ -19,7 +19,7 @@ from .cases import D2F_FILES, assert_none, read_file
 from .conftest import OpenGolden
 from .d2f_loops import decode_faults, published_options
 
-STRIDE = 1 if os.environ.get("LOPA_GOLDEN_ALL") else 6
+STRIDE = 1 if os.environ.get("LOPA_GOLDEN_ALL") else 10
 INSTANCES = tuple(
     Instance(branches, window, context, branches * window)
     for branches, window, context in itertools.product((1, 3, 5, 9), (16, 32, 64, 112), (64, 256))

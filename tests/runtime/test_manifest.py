@@ -23,7 +23,7 @@ from lopa.runtime.manifest import (
     write_manifest,
 )
 
-from .manifests import bundle_manifest, model_info, write_edited
+from .manifests import INSTANCES, bundle_manifest, model_info, write_edited
 
 
 def test_bundle_round_trip(tmp_path: Path) -> None:
@@ -75,6 +75,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("model", "stop_token_ids", value=["a"]), "model.stop_token_ids[0] is str, expected"),
         (_set("model", value=[]), "model is list, expected an object"),
         (_set("model", "logit_shift", value=2), "model: logit_shift is 2, expected one of [0, 1]"),
+        (_set("model", "head_dim", value=-1), "model: head_dim is -1, expected 1 or more"),
         (_set("model", "mask_token_id", value=320), "model: mask_token_id is 320, outside the"),
         (_set("model", "pad_token_id", value=-1), "model: pad_token_id is -1, outside the"),
         (_set("model", "kv_heads", value=3), "model: heads 4 is no multiple of kv_heads 3"),
@@ -95,6 +96,36 @@ def test_fault(tmp_path: Path, edit: Callable[[dict[str, Any]], None], fault: st
     assert fault in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / BUNDLE_FILE} is malformed: ")
     assert str(caught.value).endswith("; build it again")
+
+
+STAMP: dict[str, Any] = {
+    "compute_capabilities": [89],
+    "platform": "linux-x86_64",
+    "hardware_compatibility": "none",
+    "version_compatible": False,
+    "profiles": [instance.name for instance in INSTANCES],
+    "graph_sha256": "ab" * 32,
+    "settings": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"compute_capabilities": [-1, 89]}, "engine.stamp: compute_capabilities holds -1, expec"),
+        ({"compute_capabilities": []}, "engine.stamp: compute_capabilities is empty"),
+        ({"hardware_compatibility": "all"}, "engine.stamp: hardware_compatibility is 'all', expec"),
+        ({"profiles": STAMP["profiles"][:2]}, "engine.stamp.profiles lacks the instance b1-w40-c6"),
+        ({"profiles": [*STAMP["profiles"], "b1-w40-c64-r40"]}, "profiles names b1-w40-c64-r40 tw"),
+        ({"profiles": [1]}, "engine.stamp.profiles[0] is int, expected str"),
+        ({"version_compatible": "no"}, "engine.stamp.version_compatible is str, expected bool"),
+    ],
+)
+def test_faults_of_a_stamp(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+    assert read_bundle(write_edited(tmp_path, _set("engine", "stamp", value=STAMP)))
+    with pytest.raises(ManifestError) as caught:
+        read_bundle(write_edited(tmp_path, _set("engine", "stamp", value=STAMP | change)))
+    assert fault in str(caught.value)
 
 
 def test_every_fault_is_listed_at_once(tmp_path: Path) -> None:

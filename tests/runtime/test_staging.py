@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lopa.runtime.contract import LopaError
-from lopa.runtime.staging import check_output, staged_folder
+from lopa.runtime.staging import check_file, check_output, staged_folder, write_whole
 
 CHILD = """
 import sys, time
@@ -166,3 +166,24 @@ def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path, dangling:
     assert contents(target) == {"new": "1"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "disk"]
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    write_whole(link, b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert link.is_symlink()
+    with pytest.raises(TypeError):
+        write_whole(link, "no bytes")  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+    assert link.read_bytes() == b"new"
+
+
+def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path: Path) -> None:
+    check_file(tmp_path / "new")
+    with pytest.raises(LopaError, match="is a folder, expected the name of a file"):
+        check_file(tmp_path)
+    with pytest.raises(LopaError, match=r"cannot write .*new: there is no folder missing"):
+        check_file(tmp_path / "missing" / "new")

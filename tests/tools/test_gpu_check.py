@@ -10,16 +10,14 @@ from lopa.runtime.contract import Instance, LopaError
 from lopa.runtime.engines.cuda import Cuda
 from lopa.tools import gpu_check
 from lopa.tools.bench.timed_step import SIZES, TimedModel
-from lopa.tools.demo import run
 
 from ..exported import Exports
 
 
 def test_the_whole_check_runs_on_the_cpu(
-    exports: Exports, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exports: Exports, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = exports.model("demo-fp32", run.CHECKPOINT, precision="fp32")
-    bundle = exports.bundle("demo-check", model, 4, (32, 64), (256,), (256,))
+    bundle = exports.bundle("tiny-check", tiny_model, 1, (32,), (256,), (192,))
     out = tmp_path / "check.json"
     command = ["--provider=cpu", "--size=tiny", "--lookahead=0,2", "--window=4,8", "--context=16"]
     more = [f"--bundle={bundle}", "--repeats=2", f"--json={out}"]

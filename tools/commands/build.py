@@ -115,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, or show the plan."""
     from ...graphs.bundle import build_bundle
+    from ...graphs.targets.onnxruntime_fast import check_fast_target
 
     started = time.perf_counter()
     settings = target_settings(args)
@@ -132,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.int8:
             check_int8(source)
+        if args.fast_model is not None:
+            check_fast_target(args.target)
         check_target(args.target, plan.precision, settings)
         instances = _instances(args, plan)
         manifest = None

@@ -7,7 +7,9 @@ for a fault and gives the reason to the logger alone.
 from __future__ import annotations
 
 import enum
+import time
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +50,9 @@ class Library:
         self.parser_errors: list[SimpleNamespace] = []
         self.warnings: list[str] = []
         self.network_flags: int | None = None
+        self.network: SimpleNamespace
+        self.during_build: Callable[[], None] | None = None
+        self.canceled = False
         self.parsed: tuple[bytes, str] | None = None
         self.config: Config
 
@@ -80,9 +85,10 @@ class Builder:
     def __init__(self, library: Library, log: Logger) -> None:
         self._library, self._log = library, log
 
-    def create_network(self, flags: int) -> object:
+    def create_network(self, flags: int) -> SimpleNamespace:
         self._library.network_flags = flags
-        return object()
+        self._library.network = SimpleNamespace(name="unnamed")
+        return self._library.network
 
     def create_builder_config(self) -> Config:
         self._library.config = Config(self._library, self._log)
@@ -97,9 +103,15 @@ class Builder:
         assert config.cache is None or config.cache() is not None, "the timing cache is gone"
         monitor = config.progress_monitor
         monitor.phase_start("building", None, 4)
+        if self._library.during_build is not None:
+            time.sleep(0.1)  # until the main thread waits
+            self._library.during_build()
         for step in range(4):
             if not monitor.step_complete("building", step):
+                self._library.canceled = True
                 return None
+            if self._library.during_build is not None:
+                time.sleep(0.1)  # until the main thread has taken notice
         monitor.phase_finish("building")
         if self._library.fails("build", self._log):
             return None

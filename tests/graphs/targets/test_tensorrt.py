@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +21,13 @@ from lopa.graphs.targets.listener import BuildListener
 from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
 from lopa.runtime.contract import INPUT_NAMES, LopaError
 from lopa.runtime.engines.cuda import Gpu
-from lopa.runtime.manifest import read_bundle, read_model, verify_files
+from lopa.runtime.manifest import (
+    Quantization,
+    read_bundle,
+    read_model,
+    verify_files,
+    write_manifest,
+)
 
 from .recording_library import Flag, Level, Library, Pool, RtxLibrary, Verbosity
 
@@ -57,6 +67,7 @@ def test_a_bundle_holds_the_engine_and_its_stamp(
     verify_files(out, built.files)
     assert (out / "step.engine").read_bytes() == library.ENGINE
     assert built.graph.file == "step.engine"
+    assert library.network.name == tensorrt.graph_sha256(read_model(tiny_model))
     assert not any(name.endswith((".onnx", ".data")) for name in built.files)
     assert (built.engine.target, built.engine.dynamic) == ("tensorrt", False)
     assert built.engine.versions == {"tensorrt": library.__version__}
@@ -160,6 +171,10 @@ def test_rtx_is_told_the_gpus_it_builds_for(
 
 def test_layer_information_is_saved(library: Library, tiny_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "info" / "layers.json"
+    with pytest.raises(LopaError, match=r"cannot write .*layers\.json: there is no folder info"):
+        build(tiny_model, tmp_path / "bundle", layer_info=file)
+    assert library.parsed is None
+    file.parent.mkdir()
     build(tiny_model, tmp_path / "bundle", layer_info=file)
     assert json.loads(file.read_text(encoding="utf-8")) == {"Layers": ["conv"]}
     assert vars(library.config)["profiling_verbosity"] is Verbosity.DETAILED
@@ -213,6 +228,25 @@ class TestTimingCache:
             build(tiny_model, tmp_path / "b", timing_cache=file, strict_timing_cache=True)
         assert file.read_bytes() == b"of another GPU"
         assert [path.name for path in tmp_path.iterdir()] == ["timing.cache"]
+
+    def test_that_cannot_be_written_does_not_cost_the_engine(
+        self, library: Library, tiny_model: Path, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "timing.cache"
+        library.during_build = file.mkdir
+        warnings: list[str] = []
+        build_bundle(
+            tiny_model,
+            tmp_path / "bundle",
+            INSTANCES,
+            target="tensorrt",
+            settings=TensorRtSettings(timing_cache=file),
+            listener=BuildListener(warn=warnings.append),
+        )
+        assert warnings == [f"timing cache {file} is not kept: Is a directory"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "timing.cache"]
+        with pytest.raises(LopaError, match=r"timing\.cache is a folder, expected the name"):
+            build(tiny_model, tmp_path / "other", timing_cache=file)
 
     def test_of_a_failed_build_is_not_written(
         self, library: Library, tiny_model: Path, tmp_path: Path
@@ -294,10 +328,21 @@ def test_an_interrupt_stops_the_library_and_is_raised(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_signal_stops_the_library_and_is_raised(
+    library: Library, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C while the library works: what is raised in its own frames it prints and forgets."""
+    library.during_build = lambda: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        build(tiny_model, tmp_path / "bundle")
+    assert library.canceled
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_graph_that_cannot_be_built_is_refused_before_the_library_sees_it(
     rtx_double: RtxLibrary, tiny_checkpoint: Path, exports: Any, tmp_path: Path
 ) -> None:
-    model = exports.model("tiny-bfloat", tiny_checkpoint, precision="bf16")
+    model = exports.model("tiny-bfloat", tiny_checkpoint, precision="bf16", candidates=16)
     settings = TensorRtSettings(compute_capabilities=(75, 86))
     with pytest.raises(
         LopaError,
@@ -308,6 +353,44 @@ def test_a_graph_that_cannot_be_built_is_refused_before_the_library_sees_it(
             model, tmp_path / "bundle", INSTANCES, target="tensorrt-rtx", settings=settings
         )
     assert rtx_double.parsed is None
+
+
+def test_precisions_that_a_gpu_lacks_are_refused_before_an_export(
+    rtx_double: RtxLibrary, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turing = Gpu(0, "NVIDIA T4", 75, 16 << 30)
+    monkeypatch.setattr(tensorrt, "Cuda", lambda: SimpleNamespace(gpus=lambda: (turing,)))
+    for target, settings in (
+        ("tensorrt-rtx", TensorRtSettings(compute_capabilities=(75, 89))),
+        ("tensorrt", None),
+    ):
+        with pytest.raises(LopaError, match="cannot build this: the graph holds bf16, which SM 75"):
+            check_target(target, "bf16", settings)
+        check_target(target, "fp16", settings)
+
+
+@pytest.mark.parametrize(("capabilities", "warned"), [((75, 89), True), ((89,), False)])
+def test_integers_for_turing_are_a_warning(
+    rtx_double: RtxLibrary,
+    tiny_model: Path,
+    tmp_path: Path,
+    capabilities: tuple[int, ...],
+    warned: bool,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    quantization = Quantization("int8", (), {}, 1.0, 1, "ab" * 32, "cd" * 32)
+    write_manifest(model, replace(read_model(model), quantization=quantization))
+    warnings: list[str] = []
+    build_bundle(
+        model,
+        tmp_path / "bundle",
+        INSTANCES,
+        target="tensorrt-rtx",
+        settings=TensorRtSettings(compute_capabilities=capabilities),
+        listener=BuildListener(warn=warnings.append),
+    )
+    assert any("integers compile, but may not run there" in line for line in warnings) == warned
 
 
 def test_no_gpu(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +415,7 @@ def test_no_gpu(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tensorrt-rtx", {"compute_capabilities": (86, 90)}, r"--sm 90 \(it builds for 75, 80"),
         ("tensorrt-rtx", {"version_compatible": True}, r"--versionCompatible \(its engines need"),
         ("tensorrt-rtx", {"hardware_compatibility": "ampere+"}, r"--hardwareCompatibilityLevel \("),
+        ("tensorrt-rtx", {"strict_timing_cache": True}, r"--errorOnTimingCacheMiss \(it has no"),
         ("tensorrt-rtx", {"timing_cache": Path("x")}, r"--timingCacheFile \(no kernel is timed"),
     ],
 )

@@ -44,10 +44,11 @@ def node(kind: str, *inputs: str, out: str = "y", **attributes: Any) -> onnx.Nod
 def test_exported_models_pass(
     exports: Any, tiny_checkpoint: Path, tiny_model: Path, precision: str
 ) -> None:
-    names = {"fp16": "tiny-float16", "bf16": "tiny-bfloat"}
+    names = {"fp16": "tiny-half", "bf16": "tiny-bfloat"}
     model = tiny_model
     if precision != "fp32":
-        model = exports.model(names[precision], tiny_checkpoint, precision=precision)
+        name = names[precision]
+        model = exports.model(name, tiny_checkpoint, precision=precision, candidates=16)
     graph = onnx.load(model / "step.onnx", load_external_data=False)
     assert target_faults(graph, (80, 86, 89, 120)) == []
     lacking = target_faults(graph, (75,))

@@ -68,6 +68,7 @@ class CudaDouble:
         self.clock = 0.0  # milliseconds; every operation on a stream takes one
         self.calls: list[str] = []
         self.failures: dict[str, int] = {}  # name of a call -> how many calls until it fails
+        self.fault = Error.cudaErrorInvalidValue  # what a failing call returns
         self.uploaded: list[int] = []  # bytes of each copy between host and device
         self.downloaded: list[int] = []
         self._next = 1
@@ -119,7 +120,7 @@ class CudaDouble:
                 if left == 0:
                     if name == "cudaStreamEndCapture":
                         self.streams[int(arguments[0])].captured = None
-                    return Error.cudaErrorInvalidValue, None
+                    return self.fault, None
             result: tuple[Any, ...] = value(*arguments)
             return result
 

@@ -27,6 +27,7 @@ from .tensorrt_double import TensorRtDouble, write_plan
 
 VERSION = "11.4.0.106"
 ENGINE = "step.engine"
+GRAPH = "ab" * 32  # hash of the graph
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,21 @@ def write_bundle(
     names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, folder / name)
-    write_plan(folder / ENGINE, source, instances, VERSION)
     settings: dict[str, Any] = {
         "compute_capabilities": (89,),
         "platform": this_platform(),
         "hardware_compatibility": "none",
         "version_compatible": False,
         "profiles": tuple(instance.name for instance in instances),
-        "graph_sha256": "ab" * 32,
+        "graph_sha256": GRAPH,
         "settings": {},
-    }
+    } | stamp
+    lean = settings["version_compatible"]
+    write_plan(folder / ENGINE, source, instances, VERSION, GRAPH, lean)
     manifest = replace(
         manifest,
         graph=replace(manifest.graph, file=ENGINE),
-        engine=EngineInfo(target, False, {target: VERSION}, EngineStamp(**(settings | stamp))),
+        engine=EngineInfo(target, False, {target: VERSION}, EngineStamp(**settings)),
         instances=instances,
         files=record_files(folder, [ENGINE, *names]),
     )

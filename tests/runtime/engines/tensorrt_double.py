@@ -30,11 +30,16 @@ Shape = tuple[int, ...]
 
 
 def write_plan(
-    path: Path, bundle: Path, instances: Sequence[Instance], version: str = "11.4.0.106"
+    path: Path, bundle: Path, instances: Sequence[Instance], version: str, name: str, lean: bool
 ) -> None:
-    """Write the "engine" of an ONNX Runtime bundle for `instances`."""
+    """Write the "engine" of an ONNX Runtime bundle for `instances`.
+
+    `name` is that of the network, `lean` says that it brings a runtime of its own.
+    """
     manifest = read_bundle(bundle)
     plan = {
+        "name": name,
+        "lean": lean,
         "graph": str(bundle / manifest.graph.file),
         "version": version,
         "dims": [manifest.model.layers, manifest.model.kv_heads, manifest.model.head_dim],
@@ -83,6 +88,20 @@ class TensorRtDouble:
             INT32 = "int32"
             BOOL = "bool"
 
+        class EngineValidity(enum.Enum):
+            VALID = 0
+            SUBOPTIMAL = 1
+            INVALID = 2
+
+        class EngineInvalidityDiagnostics(enum.IntEnum):
+            VERSION_MISMATCH = 1
+            UNSUPPORTED_CC = 2
+            OLD_CUDA_DRIVER = 4
+            OLD_CUDA_RUNTIME = 8
+            INSUFFICIENT_GPU_MEMORY = 16
+            MALFORMED_ENGINE = 32
+            CUDA_ERROR = 64
+
         class ExecutionContextAllocationStrategy(enum.Enum):
             STATIC = 0
             USER_MANAGED = 2
@@ -91,7 +110,10 @@ class TensorRtDouble:
             DISABLED = 0
             WHOLE_GRAPH_CAPTURE = 1
 
+        self.validity: tuple[Any, int] = (EngineValidity.VALID, 0)
         self.ILogger, self.DataType = ILogger, DataType
+        self.EngineValidity = EngineValidity
+        self.EngineInvalidityDiagnostics = EngineInvalidityDiagnostics
         self.ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy
         self.CudaGraphStrategy = CudaGraphStrategy
 
@@ -104,10 +126,22 @@ class TensorRtDouble:
 class Runtime:
     def __init__(self, library: TensorRtDouble, log: Any) -> None:
         self.library, self.log = library, log
+        self.engine_host_code_allowed = False
+        self.checked = not library.rtx
+
+    def get_engine_validity(self, plan: Any) -> tuple[Any, int]:
+        assert self.library.rtx
+        assert bytes(plan)
+        self.checked = True
+        return self.library.validity
 
     def deserialize_cuda_engine(self, plan: Any) -> Engine | None:
         self.log.log(Severity.WARNING, "a warning is no error")
+        assert self.checked, "deserialised without asking whether it runs here"
         plan = json.loads(bytes(plan))
+        if plan["lean"] != self.engine_host_code_allowed:
+            self.log.log(Severity.ERROR, "host code in the engine is not allowed")
+            return None
         if "deserialize_cuda_engine" in self.library.failures:
             self.log.log(Severity.ERROR, "Error Code 1:\n the plan is damaged")
             return None
@@ -119,7 +153,7 @@ class Engine:
     """A plan; profile p takes the shapes of its instance and no others."""
 
     def __init__(self, library: TensorRtDouble, log: Any, plan: dict[str, Any]) -> None:
-        self.library, self.log = library, log
+        self.library, self.log, self.name = library, log, plan["name"]
         self.instances = [Instance(**profile) for profile in plan["profiles"]]
         self.session = _session(plan["graph"])
         layers, kv_heads, head_dim = plan["dims"]
@@ -152,6 +186,8 @@ class Engine:
         if self.library.rtx:
             assert isinstance(settings, RuntimeConfig)
             assert settings.strategy.name == "USER_MANAGED"
+            assert settings.cuda_graph_strategy.name == "WHOLE_GRAPH_CAPTURE"
+            assert settings.keeps_kernels, "what is compiled would be lost"
             self.library.compiled = b"kernels" + bytes([len(self.library.contexts)])
         else:
             assert settings is self.library.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -166,6 +202,7 @@ class RuntimeConfig:
     def __init__(self, library: TensorRtDouble) -> None:
         self.library = library
         self.strategy: Any = None
+        self.keeps_kernels = False
         self.cuda_graph_strategy = library.CudaGraphStrategy.DISABLED
 
     def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
@@ -175,6 +212,7 @@ class RuntimeConfig:
         return self
 
     def set_runtime_cache(self, cache: RuntimeConfig) -> bool:
+        self.keeps_kernels = True
         return True
 
     def deserialize(self, blob: bytes) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lopa.runtime.contract import Instance
+from lopa.runtime.contract import ContractError, Instance
 from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
 from lopa.runtime.engines.protocol import StagingEngine, StepInputs
 from lopa.runtime.engines.tensorrt import TensorRtEngine
@@ -101,6 +101,22 @@ def test_window_and_cache_are_those_of_the_onnxruntime_engine(
         np.testing.assert_array_equal(cache[0][:, :, slots], other.cache()[0][:, :, slots])
         np.testing.assert_array_equal(cache[1][:, :, slots], other.cache()[1][:, :, slots])
         np.testing.assert_array_equal(cache[1][:, :, slots], window[1][:, :, rows])
+
+
+def test_a_recorded_cache_is_loaded_to_run_its_step_again(doubles: Doubles, bundle: Path) -> None:
+    engine = engine_of(open_bundle(bundle))
+    shape = Instance(1, 24, 64, 24)
+    engine.inputs(shape)
+    random = np.random.default_rng(0)
+    keys, values = (random.random((2, 2, 64, 16), np.float32) for _ in "kv")
+    engine.load_cache(keys, values[::1, :, ::-1])
+    found = engine.cache()
+    np.testing.assert_array_equal(found[0], keys)
+    np.testing.assert_array_equal(found[1], values[:, :, ::-1])
+    for wrong in (keys[:, :, :32], keys.astype(np.float64)):
+        with pytest.raises(ContractError, match=r"expected float32 \[2, 2, 64, 16\]"):
+            engine.load_cache(wrong, values)
+    np.testing.assert_array_equal(engine.cache()[0], keys)
 
 
 def test_one_small_copy_goes_each_way_per_step(doubles: Doubles, bundle: Path) -> None:

@@ -14,11 +14,13 @@ from lopa.runtime.contract import ContractError, LopaError
 from lopa.runtime.engines.cuda import Cuda, CudaError
 from lopa.runtime.engines.status import EngineWarning
 from lopa.runtime.engines.tensorrt import TensorRtEngine
+from lopa.runtime.engines.tensorrt_library import load_library
 from lopa.runtime.engines.tensorrt_stamp import StampError, this_platform
-from lopa.runtime.manifest import read_bundle
+from lopa.runtime.manifest import read_bundle, record_files, write_manifest
 from lopa.runtime.session import open_bundle
 
-from .tensorrt_bundle import ENGINE, VERSION, Doubles, install, write_bundle
+from .cuda_double import Error
+from .tensorrt_bundle import ENGINE, GRAPH, VERSION, Doubles, install, write_bundle
 from .tensorrt_double import write_plan
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -87,9 +89,9 @@ def test_the_library_version_must_fit(
 ) -> None:
     write_bundle(tmp_path / "bundle", tiny_bundle, version_compatible=compatible)
     doubles.library.__version__ = installed
-    write_plan(
-        tmp_path / "bundle" / ENGINE, tiny_bundle, read_bundle(tiny_bundle).instances, installed
-    )
+    instances = read_bundle(tiny_bundle).instances
+    engine = tmp_path / "bundle" / ENGINE
+    write_plan(engine, tiny_bundle, instances, installed, GRAPH, lean=compatible)
     if runs:
         assert open_bundle(tmp_path / "bundle", verify=False).generate(
             prompt_ids=PROMPT, **SETTINGS
@@ -142,6 +144,45 @@ def test_the_engine_of_another_model_is_refused(
         TensorRtEngine(bundle, other)
 
 
+def test_the_engine_of_a_model_of_the_same_shape_is_refused(
+    doubles: Doubles, tmp_path: Path, tiny_bundle: Path, bundle: Path
+) -> None:
+    """Two bundles whose engine files were exchanged, hashes and all."""
+    write_bundle(tmp_path / "other", tiny_bundle, graph_sha256="cd" * 32)
+    write_plan(
+        tmp_path / "other" / ENGINE,
+        tiny_bundle,
+        read_bundle(bundle).instances,
+        VERSION,
+        "cd" * 32,
+        lean=False,
+    )
+    assert open_bundle(tmp_path / "other", verify=False)
+    (bundle / ENGINE).write_bytes((tmp_path / "other" / ENGINE).read_bytes())
+    manifest = read_bundle(bundle)
+    files = record_files(bundle, list(manifest.files))
+    write_manifest(bundle, replace(manifest, files=files))
+    with pytest.raises(ContractError) as error:
+        open_bundle(bundle)
+    assert one_line(error) == (
+        f"{bundle / ENGINE} is the engine of another model: it was built from graph "
+        "'cdcdcdcdcdcd', the manifest says 'abababababab'; build it again"
+    )
+
+
+def test_a_manifest_without_version_or_stamp_is_refused(
+    doubles: Doubles, tmp_path: Path, tiny_bundle: Path
+) -> None:
+    manifest = write_bundle(tmp_path / "bundle", tiny_bundle, version_compatible=True)
+    for engine, said in (
+        (replace(manifest.engine, versions={}), "does not say which version of the library"),
+        (replace(manifest.engine, stamp=None), "has no engine stamp; build it again"),
+    ):
+        write_manifest(tmp_path / "bundle", replace(manifest, engine=engine))
+        with pytest.raises(StampError, match=said):
+            open_bundle(tmp_path / "bundle")
+
+
 @pytest.mark.parametrize("target", ["tensorrt", "tensorrt-rtx"])
 def test_a_missing_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_bundle: Path, target: str
@@ -154,6 +195,28 @@ def test_a_missing_library_names_the_extra(
     assert one_line(error).endswith(
         f"is not installed; install it with: pip install 'lopa[{target}]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            OSError("libnvinfer.so.11: cannot open"),
+            r"is installed but .*\(libnvinfer.so.11: cannot",
+        ),
+        (ImportError("undefined symbol"), r"is installed but .*\(undefined symbol\)"),
+        (ModuleNotFoundError("no", name="tensorrt_bindings"), "lacks the module tensorrt_bindings"),
+    ],
+)
+def test_a_broken_installation_says_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
+) -> None:
+    def broken(name: str) -> Any:
+        raise fault
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(LopaError, match=rf"^TensorRT {said}.*install it with: pip install"):
+        load_library("tensorrt")
 
 
 def test_missing_cuda_python_names_the_extra(
@@ -187,6 +250,17 @@ def test_a_failing_call_while_opening_leaves_nothing_behind(
     doubles.library.contexts.clear()
     gc.collect()
     assert not +doubles.cuda.used()
+
+
+def test_too_little_memory_says_what_helps(doubles: Doubles, bundle: Path) -> None:
+    doubles.cuda.failures["cudaMalloc"] = 1
+    doubles.cuda.fault = Error.cudaErrorMemoryAllocation
+    with pytest.raises(CudaError) as error:
+        open_bundle(bundle)
+    assert one_line(error) == (
+        "cudaMalloc failed with cudaErrorMemoryAllocation (2): what the double says; free memory "
+        "of the GPU, use --low-memory, or build smaller instances"
+    )
 
 
 @pytest.mark.parametrize("call", RUNNING)

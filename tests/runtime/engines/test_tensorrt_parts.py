@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import stat
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from lopa.runtime.engines.tensorrt_cache_file import RuntimeCacheFile
 from lopa.runtime.engines.tensorrt_graphs import StepRunner
 from lopa.runtime.engines.tensorrt_library import PRODUCTS, load_library, make_log
 from lopa.runtime.engines.tensorrt_program import Program
+from lopa.runtime.manifest import EngineStamp
 from lopa.runtime.session import open_bundle
 from numpy.typing import NDArray
 
 from .cuda_double import CudaDouble
 from .tensorrt_bundle import install, write_bundle
+from .tensorrt_double import TensorRtDouble
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -203,16 +207,75 @@ def test_tensorrt_rtx_that_cannot_capture_says_so(
         open_bundle(tmp_path / "bundle").generate(prompt_ids=PROMPT, max_new_tokens=8)
 
 
-def test_what_the_real_library_refuses_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        (b"no engine" * 100, "cannot run .* here: it is damaged or not an engine of this library"),
+        (b"", r"step\.engine is empty; build it again"),
+    ],
+)
+def test_what_the_real_library_refuses_is_told(tmp_path: Path, contents: bytes, said: str) -> None:
     """TensorRT for RTX where its wheel is installed: a GPU is not needed to refuse a file."""
     pytest.importorskip("tensorrt_rtx_bindings")
     library = load_library("tensorrt-rtx")
     plan = tmp_path / "step.engine"
-    plan.write_bytes(b"no engine" * 100)
+    plan.write_bytes(contents)
     kept = RuntimeCacheFile(tmp_path / "cache")
     product, log = PRODUCTS["tensorrt-rtx"], make_log(library)
-    with pytest.raises(LopaError, match=r"TensorRT for RTX 1\.\S+ cannot load .*; build it again"):
-        Program(library, product, log, plan, kept)
+    stamp = EngineStamp((89,), "linux-x86_64", "none", False, (), "", {})
+    with pytest.raises(LopaError, match=said):
+        Program(library, product, log, plan, stamp, kept)
+
+
+def validity_of(library: TensorRtDouble, validity: str, *found: str) -> None:
+    """Let the library double say this of every engine."""
+    kinds = library.EngineInvalidityDiagnostics
+    bits = sum(getattr(kinds, name) for name in found)
+    library.validity = (getattr(library.EngineValidity, validity), bits)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (("VERSION_MISMATCH",), "another version of the library built it, build it again"),
+        (
+            ("UNSUPPORTED_CC", "OLD_CUDA_DRIVER"),
+            "it has no kernels for this GPU, build it again with its --sm; the NVIDIA driver is "
+            "too old for it, update the driver",
+        ),
+        ((), "it gives no reason"),
+    ],
+)
+def test_tensorrt_rtx_is_asked_before_it_gets_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tiny_bundle: Path,
+    found: tuple[str, ...],
+    said: str,
+) -> None:
+    doubles = install(monkeypatch, rtx=True)
+    folder = tmp_path / "bundle"
+    write_bundle(folder, tiny_bundle, target="tensorrt-rtx")
+    validity_of(doubles.library, "INVALID", *found)
+    doubles.library.failures.add("deserialize_cuda_engine")
+    with pytest.raises(LopaError) as error:
+        open_bundle(folder)
+    assert str(error.value) == (
+        f"TensorRT for RTX {doubles.library.__version__} cannot run {folder / 'step.engine'} here: "
+        f"{said}"
+    )
+    gc.collect()
+    assert not +doubles.cuda.used()
+
+
+def test_an_engine_that_runs_slowly_here_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_bundle: Path
+) -> None:
+    doubles = install(monkeypatch, rtx=True)
+    write_bundle(tmp_path / "bundle", tiny_bundle, target="tensorrt-rtx")
+    validity_of(doubles.library, "SUBOPTIMAL")
+    with pytest.warns(EngineWarning, match="can run .*step.engine here, but not at full speed$"):
+        assert open_bundle(tmp_path / "bundle")
 
 
 def test_a_runtime_cache_is_replaced_whole(tmp_path: Path) -> None:
@@ -222,6 +285,7 @@ def test_a_runtime_cache_is_replaced_whole(tmp_path: Path) -> None:
     stamp = file.path.stat().st_ino
     file.save(b"one")
     assert file.path.stat().st_ino == stamp, "nothing new, nothing written"
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o644
     file.save(b"two")
     assert RuntimeCacheFile(file.path).load() == b"two"
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

@@ -75,6 +75,8 @@ def test_sizes_of_the_workspace(text: str, size: int) -> None:
     ("flag", "said"),
     [
         ("--memPoolSize=7", "expected workspace:N in MiB (or with B, K, M, G), got 7"),
+        ("--memPoolSize=workspace:0", "workspace:0 is 0 bytes, expected 1 to 2^63 - 1"),
+        ("--memPoolSize=workspace:9999999999G", "bytes, expected 1 to 2^63 - 1"),
         ("--memPoolSize=dlaSRAM:7", "expected workspace:N in MiB"),
         ("--builderOptimizationLevel=6", "invalid choice: 6"),
         ("--profilingVerbosity=all", "expected one of layer-names-only, detailed, none, got all"),
@@ -97,6 +99,13 @@ def test_flags_that_a_target_has_no_use_for(lopa: Lopa, tiny_model: Path, tmp_pa
         1,
         "lopa: error: --target onnxruntime has no use for --memPoolSize, --versionCompatible; "
         "leave it out or choose one of tensorrt, tensorrt-rtx\n",
+    )
+    fast = ["--fast-model", tiny_model, "--target=tensorrt-rtx", "--dry-run"]
+    shown = lopa("build", tiny_model, "-o", out, *fast)
+    assert (shown.status, shown.err) == (
+        1,
+        "lopa: error: a bundle for tensorrt-rtx holds one precision, a fast model is for "
+        "onnxruntime; build a bundle of each\n",
     )
     shown = lopa("build", tiny_model, "-o", out, "--target=tensorrt-rtx", "--sm=90", "--dry-run")
     assert (shown.status, shown.err) == (

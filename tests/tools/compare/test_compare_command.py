@@ -12,6 +12,7 @@ from lopa.runtime.manifest import TOKENIZER_FILES, read_bundle, sha256_of, write
 from lopa.tools.compare.thresholds import THRESHOLDS
 
 from ...exported import Exports
+from ...runtime.engines.tensorrt_bundle import install, write_bundle
 from .conftest import PROMPTS, Bend, Lopa
 
 DECODE = ("--max-new-tokens", 16, "--confidence", 0.3, "--threads", 1)
@@ -87,6 +88,21 @@ def test_a_bundle_against_itself_and_its_checkpoint(
     assert 0 < eager["steps"]["outputs"]["window_keys"]["max_abs"] < 1e-4
     assert eager["decodes"]["token_agreement"] == 1
     assert eager["decodes"]["winner_agreement"] == 1
+
+
+def test_steps_run_again_on_a_tensorrt_engine(
+    lopa: Lopa,
+    tiny_bundle: Path,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_bundle(tmp_path / "static", tiny_bundle)
+    install(monkeypatch)
+    shown = lopa("compare", tiny_bundle, tmp_path / "static", "--prompts", prompts, *DECODE)
+    assert (shown.status, shown.err) == (0, "")
+    assert f"{tmp_path / 'static'}  tensorrt fp32" in shown.out
+    assert "failed" not in shown.out
 
 
 def test_another_weight_fails_and_is_found(
