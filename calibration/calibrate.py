@@ -13,8 +13,10 @@ from ..graphs.lint import check_graph
 from ..graphs.targets.integer_lint import integer_findings
 from ..graphs.weight_file import write_pieces
 from ..runtime.contract import LopaError
+from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
 from ..runtime.manifest import (
     TOKENIZER_FILES,
+    BundleManifest,
     GraphInfo,
     ModelManifest,
     Quantization,
@@ -25,31 +27,43 @@ from ..runtime.manifest import (
     verify_files,
     write_manifest,
 )
+from ..runtime.options import DecodeOptions
 from ..runtime.staging import check_output, staged_folder
-from .fidelity import Fidelity, Predicted, predict
+from .fidelity import Predicted, predict
+from .gate import Gate, Kept, raise_sites
 from .plan import SitePlan, plan_site
 from .ranges import Origin, RangeFile, RowSamples, channels_of, collect_ranges
 from .recipe import EMBEDDING, Recipe
 from .rewrite import rewrite
-from .sensitivity import Sensitivity, measure_sites, quantised_fidelity, raise_sites
+from .sensitivity import Sensitivity, measure_sites
 from .session import open_session
 from .sites import Site, StepGraph, find_sites
-from .states import StateFolder, States
-from .trajectories import calibration_bundle, record_states
+from .states import TYPICAL, RecordingEngine, StateFolder, States
+from .trajectories import (
+    AnswerFile,
+    Decodes,
+    calibration_bundle,
+    rare_settings,
+    record_rare,
+    record_typical,
+    typical_settings,
+)
 
 DATA_FILE = "weights.data"
-RANGE_FILE, SENSITIVITY_FILE = "ranges.json", "sensitivity.json"
+RANGE_FILE, SENSITIVITY_FILE, ANSWER_FILE = "ranges.json", "sensitivity.json", "answers.json"
 PRECISIONS = ("fp32", "fp16")
-SAMPLES, SENSITIVITY_STATES = 64, 16
+SAMPLES, DECODES, SENSITIVITY_STATES = 96, 128, 32
+RARE_SHARE = 3  # one in this many of the recorded steps
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides which steps are recorded: number, length of the answers, cache slots."""
+    """What is measured: recorded steps, whole decodes, length of the answers, cache slots."""
 
     samples: int = SAMPLES
+    decodes: int = DECODES
     new_tokens: int | None = None
     context: int | None = None
     sensitivity_states: int = SENSITIVITY_STATES
@@ -63,7 +77,7 @@ class Calibrated:
     recipe: Recipe
     plans: tuple[SitePlan, ...]
     sensitivities: tuple[Sensitivity, ...]
-    fidelity: Fidelity
+    kept: Kept
     strata: dict[str, int]
     findings: tuple[str, ...]  # products that would not run in integers
     source_bytes: int  # of the model it was made from
@@ -102,6 +116,7 @@ def calibrate(
         prompts_hash(prompts),
         {
             "samples": settings.samples,
+            "decodes": settings.decodes,
             "new_tokens": settings.new_tokens,
             "context": settings.context,
         },
@@ -110,36 +125,36 @@ def calibrate(
     work.mkdir(parents=True, exist_ok=True)
     ranges = RangeFile(work / RANGE_FILE, origin, channels)
     ranges.save()  # claims the folder
-    states = StateFolder(work / "states")
+    states, answers = StateFolder(work / "states"), AnswerFile(work / ANSWER_FILE)
     bundle = calibration_bundle(manifest, settings.context)
-    record_states(folder, bundle, prompts, settings.new_tokens, settings.samples, states, progress)
+    decodes = _record(folder, bundle, prompts, settings, states, answers, progress)
     samples = RowSamples(work / "rows", channels, len(states.names()))
     collect_ranges(graph, sites, states, ranges, samples, progress)
     plans = _plan(graph, sites, recipe, ranges, samples, progress)
     embedding = recipe.rule(EMBEDDING).precision
-    every = states.subset(len(states.names()))
-    references = _references(graph, every, progress)
+    typical = States(states, tuple(states.names(TYPICAL)))
+    references = _references(graph, typical, progress)
     sensitivities = []
     if settings.sensitivity_states:
-        few = states.subset(settings.sensitivity_states)
-        chosen = dict(zip(every.names, references, strict=True))
+        few = typical.spread(settings.sensitivity_states)
+        chosen = dict(zip(typical.names, references, strict=True))
         some = [chosen[name] for name in few.names]
         file = work / SENSITIVITY_FILE
         sensitivities = measure_sites(graph, plans, few, some, file, progress)
-    progress("measuring the quantised model", 0, 1)
-    plans, fidelity = raise_sites(
+    gate = Gate(graph, bundle, embedding, typical, references, decodes, answers.answers, work)
+    plans, kept = raise_sites(
         plans,
         sensitivities,
         recipe,
-        lambda tried: quantised_fidelity(graph, tried, embedding, every, references),
+        lambda tried: gate.measure(tried, recipe, progress),
         progress,
     )
     quantization = Quantization(
         recipe=recipe.name,
         rules=recipe.lines(),
         layers=_layers(plans, embedding),
-        agreement=fidelity.agreement,
-        states=len(every),
+        agreement=kept.steps.agreement,
+        states=len(typical),
         prompts_sha256=origin.prompts_sha256,
         model_sha256=origin.model_sha256,
     )
@@ -149,11 +164,36 @@ def calibrate(
         recipe,
         tuple(plans),
         tuple(sensitivities),
-        fidelity,
+        kept,
         dict(states.strata()),
         tuple(integer_findings(out, written)),
         sum(record.bytes for record in manifest.files.values()),
     )
+
+
+def _record(
+    folder: Path,
+    bundle: BundleManifest,
+    prompts: Sequence[Sequence[int]],
+    settings: Settings,
+    states: StateFolder,
+    answers: AnswerFile,
+    progress: Progress,
+) -> Decodes:
+    """Decode with the original model: fill `states` and `answers`; returns the typical decodes."""
+
+    def plan(chosen: Sequence[DecodeOptions], count: int) -> Decodes:
+        return Decodes.plan(bundle, prompts, chosen, settings.new_tokens, count)
+
+    attention = bundle.model.window_attention
+    decodes = plan(typical_settings(attention), settings.decodes)
+    rare = plan(rare_settings(attention), len(prompts))
+    engine = OnnxRuntimeEngine(folder, bundle)
+    recorder = RecordingEngine(engine, bundle.model.mask_token_id, states)
+    common = settings.samples - settings.samples // RARE_SHARE
+    record_typical(recorder, bundle, decodes, common, answers, progress)
+    record_rare(recorder, bundle, rare, settings.samples, progress)
+    return decodes
 
 
 def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:

@@ -32,7 +32,7 @@ PRECISIONS = ("model", "fp16", "int8-weight", "int8", "int4-weight")
 METHODS = ("minmax", "percentile", "entropy", "auto")
 SMOOTH = ("auto", "off")
 EMBEDDING = "embed"  # the product name of the embedding table
-AGREEMENT, DRIFT = 0.998, 0.002
+AGREEMENT, DRIFT, TOKENS = 0.997, 0.004, 0.99
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,19 @@ class Rule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Ordered rules, and what the quantised model must keep on the recorded steps.
+    """Ordered rules, and what the quantised model must keep.
 
-    At least `agreement` of the likeliest tokens, and a mean change of their log-probabilities of at
-    most `drift` nats. Sites are raised to "int8-weight", the most harmful first, until both hold.
+    On recorded steps at least `agreement` of the likeliest tokens, and a mean change of their
+    log-probabilities of at most `drift` nats; in whole decodes `tokens` of the tokens,
+    within their noise.
+    Sites are raised to "int8-weight", the most harmful first, until all three hold.
     """
 
     name: str
     rules: tuple[Rule, ...]
     agreement: float = AGREEMENT
     drift: float = DRIFT
+    tokens: float = TOKENS
 
     def rule(self, product: str) -> Rule:
         """Return the first rule that matches, or one that changes nothing."""
@@ -128,7 +131,8 @@ def find_recipe(name: str) -> Recipe:
     return _read(path, data)
 
 
-_KEYS = {"name", "rule", "agreement", "drift"}
+_LIMITS = {"agreement": AGREEMENT, "drift": DRIFT, "tokens": TOKENS}
+_KEYS = {"name", "rule", *_LIMITS}
 
 
 def _read(path: Path, data: dict[str, Any]) -> Recipe:
@@ -147,7 +151,7 @@ def _read(path: Path, data: dict[str, Any]) -> Recipe:
         if not wrong and not missing:
             rules.append(Rule(**table))
             faults += [f"rule {number}: {fault}" for fault in rules[-1].faults()]
-    limits = {"agreement": data.get("agreement", AGREEMENT), "drift": data.get("drift", DRIFT)}
+    limits = {name: data.get(name, default) for name, default in _LIMITS.items()}
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             faults.append(f"{name} is {value!r}, expected 0 to 1")

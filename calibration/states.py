@@ -1,12 +1,14 @@
 """Inputs of decode steps, kept on disk: what a model really sees while it decodes.
 
 A step is described by its stratum: whether the cache was empty, how many branches ran, and how much
-of the window was masked. Of every prompt the steps of the rarest strata are kept.
+of the window was masked. Typical steps are drawn evenly from decodes; they are what is measured.
+Rare ones are the first of the strata met least so far; they widen the ranges.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from ..runtime.engines.protocol import StepInputs, StepOutputs
 from ..runtime.engines.status import EngineStatus
 
 MASK_BINS = 10
+TYPICAL, RARE = "typical", "rare"
 _SUFFIX = ".npz"
 
 Feeds = dict[str, NDArray[Any]]
@@ -53,30 +56,25 @@ def asked_rows(feeds: Feeds) -> NDArray[np.intp]:
 
 
 class StateFolder:
-    """Recorded steps in a folder, in the order of their names."""
+    """Recorded steps in a folder, in the order of their names: kind, prompt, step, stratum."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def names(self) -> list[str]:
-        """Names of all steps; the part before the dash is the prompt's number."""
-        return sorted(path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}"))
+    def names(self, kind: str = "") -> list[str]:
+        """Names of all steps, or of those of a kind."""
+        found = self.folder.glob(f"{kind}*{_SUFFIX}")
+        return sorted(path.name.removesuffix(_SUFFIX) for path in found)
 
     def load(self, name: str) -> Feeds:
         """Read the inputs of one step."""
         with np.load(self.folder / (name + _SUFFIX)) as file:
             return {key: file[key] for key in INPUT_NAMES}
 
-    def subset(self, count: int) -> States:
-        """About `count` steps, spread evenly over all."""
-        names = self.names()
-        chosen = {index * len(names) // count for index in range(count)}
-        return States(self, tuple(names[index] for index in sorted(chosen)))
-
-    def strata(self) -> Counter[str]:
+    def strata(self, kind: str = "") -> Counter[str]:
         """How many steps of each stratum there are."""
-        return Counter(name.split("-", 2)[2] for name in self.names())
+        return Counter(name.split("-", 3)[3] for name in self.names(kind))
 
     def save(self, name: str, feeds: Feeds) -> None:
         """Write one step."""
@@ -98,14 +96,27 @@ class States:
     def __len__(self) -> int:
         return len(self.names)
 
+    def spread(self, count: int) -> States:
+        """About `count` of them, evenly spaced."""
+        chosen = {index * len(self.names) // count for index in range(count)}
+        return States(self.folder, tuple(self.names[index] for index in sorted(chosen)))
+
 
 class RecordingEngine:
-    """An engine that writes down the inputs of its steps, at most one per stratum and prompt."""
+    """An engine that writes down the inputs of some of its steps, a few of them in memory."""
 
     def __init__(self, engine: OnnxRuntimeEngine, mask_token: int, states: StateFolder) -> None:
         self.engine, self.mask_token, self.states = engine, mask_token, states
-        self.prompt = 0
-        self._seen: dict[Stratum, tuple[str, Feeds]] = {}
+        self.start(TYPICAL, 0, 0)
+
+    def start(self, kind: str, prompt: int, wanted: int) -> None:
+        """Begin a decode of which `wanted` steps are recorded."""
+        self.kind, self.prompt, self.wanted = kind, prompt, wanted
+        self._before = self.states.strata(RARE)
+        self._random = random.Random(prompt)  # the same steps in every run
+        self._step = 0
+        self._seen: set[Stratum] = set()
+        self._kept: list[tuple[tuple[Any, ...], str, Feeds]] = []  # rank, name, inputs
 
     @property
     def instances(self) -> tuple[Instance, ...]:
@@ -121,9 +132,8 @@ class RecordingEngine:
         return self.engine.inputs(shape)
 
     def run(self, shape: Instance) -> StepOutputs:
-        """Run one step and remember its inputs."""
+        """Run one step and remember its inputs if it ranks among the wanted ones."""
         inputs = self.engine.inputs(shape)
-        keys, values = self.engine.cache()
         live = live_rows({"isolation_mask": inputs.isolation_mask})
         masked = float((inputs.input_ids.reshape(-1)[live] == self.mask_token).mean())
         stratum = Stratum(
@@ -131,13 +141,26 @@ class RecordingEngine:
             shape.branches,
             min(int(masked * MASK_BINS), MASK_BINS - 1),
         )
-        if stratum not in self._seen:
-            kept = inputs.cache_mask[:, None]
-            feeds = {name: getattr(inputs, name).copy() for name in vars(inputs)}
-            # Unused slots hold leftovers of earlier prompts.
-            feeds |= {"cache_keys": keys * kept, "cache_values": values * kept}
-            self._seen[stratum] = (f"{self.prompt:05d}-{len(self._seen):03d}", feeds)
+        rank: tuple[Any, ...] = (self._random.random(),)
+        if self.kind == RARE:
+            rank = (self._before[stratum.label], not stratum.prefill, stratum)
+        full = len(self._kept) == self.wanted
+        repeated = self.kind == RARE and stratum in self._seen
+        if self.wanted and not repeated and not (full and rank > self._kept[-1][0]):
+            name = f"{self.kind}-{self.prompt:05d}-{self._step:03d}-{stratum.label}"
+            del self._kept[self.wanted - 1 :]
+            self._kept.append((rank, name, self._copy(inputs)))
+            self._kept.sort(key=lambda item: item[0])
+        self._seen.add(stratum)
+        self._step += 1
         return self.engine.run(shape)
+
+    def _copy(self, inputs: StepInputs) -> Feeds:
+        kept = inputs.cache_mask[:, None]
+        keys, values = self.engine.cache()
+        feeds = {name: getattr(inputs, name).copy() for name in vars(inputs)}
+        # Unused slots hold leftovers of earlier prompts.
+        return feeds | {"cache_keys": keys * kept, "cache_values": values * kept}
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
         """Copy window rows of the last run to cache slots."""
@@ -151,13 +174,8 @@ class RecordingEngine:
         """What the engine says of itself."""
         return self.engine.status()
 
-    def keep(self, count: int) -> None:
-        """Save the `count` steps of the prompt whose strata are rarest so far; forget the rest."""
-        before = self.states.strata()
-        rarest = sorted(self._seen, key=lambda item: (before[item.label], not item.prefill, item))[
-            :count
-        ]
-        for stratum in rarest:
-            name, feeds = self._seen[stratum]
-            self.states.save(f"{name}-{stratum.label}", feeds)
-        self._seen.clear()
+    def save(self) -> None:
+        """Write the remembered steps."""
+        for _, name, feeds in self._kept:
+            self.states.save(name, feeds)
+        self._kept.clear()

@@ -1,19 +1,22 @@
-"""Decodes prompts the way the model will be used and records the steps."""
+"""Decodes prompts the way the model will be used, records steps and keeps the answers."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..graphs.instances import plan_instances
 from ..runtime.contract import LopaError
-from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
+from ..runtime.engines.protocol import Engine
 from ..runtime.manifest import BundleManifest, EngineInfo, ModelManifest
 from ..runtime.options import DecodeOptions
-from .states import RecordingEngine, StateFolder
+from ..runtime.prompt import stop_index
+from .states import RARE, TYPICAL, RecordingEngine
 
-STATES_PER_PROMPT = 4
+RARE_PER_DECODE = 4
 MAX_CONTEXT = 1024
 LOOKAHEAD = 4
 SLOW = 0.999  # confidence that fills little per step, so that every mask ratio is met
@@ -21,25 +24,21 @@ SLOW = 0.999  # confidence that fills little per step, so that every mask ratio 
 Progress = Callable[[str, int, int], None]
 
 
-def trajectories(window_attention: str) -> tuple[DecodeOptions, ...]:
-    """Decode settings that prompts take turns in, by the attention of the training.
+def typical_settings(window_attention: str) -> tuple[DecodeOptions, ...]:
+    """Settings as the model is used, by the attention of its training: with and without LoPA."""
+    base = "d2f" if window_attention == "full" else "block-diffusion"
+    return DecodeOptions(strategy="lopa", base=base), DecodeOptions(strategy=base)
 
-    Together they reach prefill and cached steps, one and several branches, and windows from fully
-    masked to almost done.
-    """
+
+def rare_settings(window_attention: str) -> tuple[DecodeOptions, ...]:
+    """Settings that reach windows from fully masked to almost done, with and without cache."""
     if window_attention == "full":
         return (
             DecodeOptions(strategy="lopa", base="d2f", confidence=SLOW),
             DecodeOptions(strategy="lopa", base="fast-dllm", cache="dual"),
-            DecodeOptions(strategy="d2f"),
-            DecodeOptions(strategy="lopa", base="d2f"),
             DecodeOptions(strategy="fast-dllm", cache="none"),
         )
-    return (
-        DecodeOptions(strategy="lopa", base="block-diffusion", confidence=SLOW),
-        DecodeOptions(strategy="lopa", base="block-diffusion"),
-        DecodeOptions(strategy="block-diffusion"),
-    )
+    return (DecodeOptions(strategy="lopa", base="block-diffusion", confidence=SLOW),)
 
 
 def calibration_bundle(model: ModelManifest, context: int | None) -> BundleManifest:
@@ -64,44 +63,107 @@ def calibration_bundle(model: ModelManifest, context: int | None) -> BundleManif
     )
 
 
-def record_states(
-    folder: Path,
+@dataclass(frozen=True)
+class Decodes:
+    """Decodes of prompts: number `i` is of `prompts[i]` by `settings[i]`."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    settings: tuple[DecodeOptions, ...]
+
+    @classmethod
+    def plan(
+        cls,
+        manifest: BundleManifest,
+        prompts: Sequence[Sequence[int]],
+        settings: Sequence[DecodeOptions],
+        new_tokens: int | None,
+        count: int,
+    ) -> Decodes:
+        """`count` decodes in which prompts and settings take turns, each pair once at most.
+
+        Raises LopaError for a prompt that does not fit.
+        """
+        order = _spread(len(prompts))
+        chosen, options = [], []
+        for turn in range(min(count, len(prompts) * len(settings))):
+            prompt = tuple(prompts[order[turn % len(order)]])
+            setting = settings[(turn + turn // len(order)) % len(settings)]
+            if new_tokens is not None:
+                size = max(new_tokens, setting.block(manifest.model))
+                setting = replace(setting, max_new_tokens=size)
+            setting.check(manifest)
+            setting.check_prompt(len(prompt), manifest)
+            chosen.append(prompt)
+            options.append(setting)
+        return cls(tuple(chosen), tuple(options))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def run(self, number: int, engine: Engine, manifest: BundleManifest) -> tuple[int, ...]:
+        """Decode one; returns its tokens before the first stop token."""
+        prompt = list(self.prompts[number])
+        options = self.settings[number].resolved(len(prompt), manifest)
+        answer: tuple[int, ...] = ()
+        for event in options.decoder(engine, manifest.model).steps(prompt):
+            answer = tuple(event.tokens[len(prompt) :].tolist())
+        return answer[: stop_index(answer, frozenset(manifest.model.stop_token_ids))]
+
+
+class AnswerFile:
+    """Answers of the original model, saved as JSON after every decode."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        self.answers: list[tuple[int, ...]] = [tuple(answer) for answer in known]
+
+    def add(self, answer: tuple[int, ...]) -> None:
+        """Append the answer of the next decode."""
+        self.answers.append(answer)
+        draft = self.path.with_suffix(".draft")
+        lines = ",\n".join(json.dumps(tokens) for tokens in self.answers)
+        draft.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        os.replace(draft, self.path)
+
+
+def record_typical(
+    engine: RecordingEngine,
     manifest: BundleManifest,
-    prompts: Sequence[Sequence[int]],
-    new_tokens: int | None,
+    decodes: Decodes,
     samples: int,
-    states: StateFolder,
+    answers: AnswerFile,
     progress: Progress,
 ) -> None:
-    """Fill `states` with about `samples` steps of decoding `prompts`.
+    """Decode what `answers` lacks; record about `samples` steps, as many of every decode."""
+    each = -(-samples // len(decodes))
+    for number in range(len(answers.answers), len(decodes)):
+        progress("decoding the prompts", number, len(decodes))
+        engine.start(TYPICAL, number, max(0, min(each, samples - number * each)))
+        answer = decodes.run(number, engine, manifest)
+        engine.save()
+        answers.add(answer)
 
-    Prompts that are there already are not decoded again. Raises LopaError for a prompt that does
-    not fit.
-    """
-    done = {int(name.split("-")[0]) for name in states.names()}
-    settings = trajectories(manifest.model.window_attention)
-    engine: RecordingEngine | None = None
-    for turn, number in enumerate(_spread(len(prompts))):
-        kept = len(states.names())
-        progress("decoding the prompts", min(kept, samples), samples)
-        if turn in done:
+
+def record_rare(
+    engine: RecordingEngine,
+    manifest: BundleManifest,
+    decodes: Decodes,
+    samples: int,
+    progress: Progress,
+) -> None:
+    """Record steps of the rarest kinds until the folder has `samples` steps in all."""
+    done = {int(name.split("-")[1]) for name in engine.states.names(RARE)}
+    for number in range(len(decodes)):
+        kept = len(engine.states.names())
+        progress("decoding for rare steps", min(kept, samples), samples)
+        if number in done:
             continue
         if kept >= samples:
             return
-        if engine is None:
-            opened = OnnxRuntimeEngine(folder, manifest)
-            engine = RecordingEngine(opened, manifest.model.mask_token_id, states)
-        engine.prompt = turn
-        options, prompt = settings[turn % len(settings)], prompts[number]
-        if new_tokens is not None:
-            size = max(new_tokens, options.block(manifest.model))
-            options = replace(options, max_new_tokens=size)
-        options.check(manifest)
-        options.check_prompt(len(prompt), manifest)
-        decoder = options.resolved(len(prompt), manifest).decoder(engine, manifest.model)
-        for _ in decoder.steps(prompt):
-            pass
-        engine.keep(min(STATES_PER_PROMPT, samples - kept))
+        engine.start(RARE, number, min(RARE_PER_DECODE, samples - kept))
+        decodes.run(number, engine, manifest)
+        engine.save()
 
 
 def _spread(count: int) -> list[int]:

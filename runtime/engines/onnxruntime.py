@@ -27,6 +27,7 @@ from ..contract import (
 from ..manifest import BundleManifest
 from .onnxruntime_buffers import Buffers, DeviceBuffers, HostBuffers, Slot
 from .onnxruntime_graphs import SessionGraphs
+from .processor import processor_saturates
 from .protocol import StepInputs, StepOutputs
 from .status import EngineStatus
 
@@ -89,6 +90,8 @@ class OnnxRuntimeEngine:
         self._model, self._dtype = manifest.model, manifest.model_dtype
         self._instances = manifest.instances
         self._provider = provider
+        quantized = manifest.quantization is not None or manifest.fast is not None
+        self._slow_integers = quantized and provider == "cpu" and processor_saturates()
         resident = provider != "cpu" if resident is None else resident
         self._exact = manifest.engine.dynamic and not resident
         self._limit = max(item.context for item in self._instances)
@@ -238,6 +241,8 @@ class OnnxRuntimeEngine:
             settings = {"enable_cuda_graph": "1" if graphs else "0", "device_id": "0"}
             provider = ("CUDAExecutionProvider", settings)
         options.enable_mem_pattern = not self._exact  # patterns of many shapes only hold memory
+        if self._slow_integers:  # exact ones; where both kinds are exact the others are faster
+            options.add_session_config_entry("session.x64quantprecision", "1")
         try:
             session = self._ort.InferenceSession(str(path), options, providers=[provider])
         except Exception as error:  # the library raises its own undocumented classes

@@ -35,7 +35,7 @@ def test_quantised_model_folder(int8: Run, tiny_model: Path) -> None:
     assert found.layers["layers.0.down"].method in ("minmax", "percentile", "entropy")
     assert found.layers["embed"].precision == "fp16"
     assert found.rules == ("embed -> fp16", "* -> int8, auto, smooth auto")
-    assert (found.model_sha256, found.states) == (model_hash(before), 10)
+    assert (found.model_sha256, found.states) == (model_hash(before), 7)
     assert found.prompts_sha256 == module.prompts_hash(prompts())
     assert not int8.result.findings
     assert manifest.files["weights.data"].bytes < 0.4 * before.files["weights.data"].bytes
@@ -61,8 +61,13 @@ def test_stopped_run_ends_with_the_same_bytes(
     int8: Run, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lopa.calibration.ranges.SAVE_SECONDS", -1.0)
-    recipe = replace(PRESETS["int8"], agreement=0.0, drift=1.0)
-    stages = ("decoding the prompts", "reading activations", "quantising one site at a time")
+    recipe = replace(PRESETS["int8"], agreement=0.0, drift=1.0, tokens=0.0)
+    stages = (
+        "decoding the prompts",
+        "decoding for rare steps",
+        "reading activations",
+        "quantising one site at a time",
+    )
     for stage in stages:
 
         def stop(now: str, done: int, total: int, stage: str = stage) -> None:
@@ -78,7 +83,7 @@ def test_stopped_run_ends_with_the_same_bytes(
     assert names(again.out) == names(int8.out)
     for name in names(int8.out):
         assert (again.out / name).read_bytes() == (int8.out / name).read_bytes(), name
-    for name in ("ranges.json", "sensitivity.json"):
+    for name in ("ranges.json", "sensitivity.json", "answers.json"):
         assert (again.work / name).read_bytes() == (int8.work / name).read_bytes(), name
 
 
@@ -117,7 +122,7 @@ def test_mixed_recipe(int8: Run, tiny_model: Path, tmp_path: Path) -> None:
         Rule("layers.1.*", "int4-weight"),
         Rule("embed", "int8-weight"),
     )
-    recipe = Recipe("mixed", rules, agreement=0.0, drift=1.0)
+    recipe = Recipe("mixed", rules, agreement=0.0, drift=1.0, tokens=0.0)
     found = run(tiny_model, tmp_path, recipe, settings=replace(SETTINGS, sensitivity_states=0))
     assert found.result.sensitivities == ()
     quantization = found.result.manifest.quantization
@@ -148,7 +153,7 @@ def test_output_stays_when_a_run_fails(
 
 def test_ranges_are_readable(int8: Run) -> None:
     data = json.loads((int8.work / "ranges.json").read_text())
-    assert data["settings"] == {"samples": 10, "new_tokens": 16, "context": 64}
+    assert data["settings"] == {"samples": 10, "decodes": 6, "new_tokens": 16, "context": 64}
     tensor = data["tensors"]["layers.1.down"]
     assert tensor["largest"] == max(tensor["channels"])
     assert len(tensor["channels"]) == 128

@@ -50,14 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="int8 (default), int8-weight, int4-weight, or a .toml file of rules",
     )
     parser.add_argument(
-        "--samples", metavar="N", type=positive, default=64, help="decode steps to record (64)"
+        "--samples", metavar="N", type=positive, default=96, help="decode steps to record (96)"
+    )
+    parser.add_argument(
+        "--decodes",
+        metavar="N",
+        type=positive,
+        default=128,
+        help="whole decodes to compare; LoPA and its base take turns on the prompts (128)",
     )
     parser.add_argument(
         "--sensitivity",
         metavar="N",
         type=natural,
-        default=16,
-        help="steps on which every site is quantised alone; 0 leaves that out (default 16)",
+        default=32,
+        help="steps on which every site is quantised alone; 0 leaves that out (default 32)",
     )
     parser.add_argument(
         "--max-new-tokens", metavar="N", type=positive, help="of the decodes (default: as generate)"
@@ -104,7 +111,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with show_progress(shown) as progress, exported_model(plan, args.output, progress) as model:
         prompts = _encode(model, args.prompts, args.raw)
-        settings = Settings(args.samples, args.max_new_tokens, args.context, args.sensitivity)
+        settings = Settings(
+            args.samples, args.decodes, args.max_new_tokens, args.context, args.sensitivity
+        )
         done = calibrate(
             model,
             args.output,
@@ -224,18 +233,23 @@ def _precision_lines(done: Calibrated) -> list[str]:
 
 
 def _fidelity_lines(done: Calibrated) -> list[str]:
-    found, recipe = done.fidelity, done.recipe
-    missed = found.agreement < recipe.agreement or found.drift > recipe.drift
-    wanted = [
-        f"the recipe wants {recipe.agreement:.2%} and a drift of {recipe.drift:g} nats at most,",
-        "which float activations do not reach either: no site was kept higher",
+    kept, recipe = done.kept, done.recipe
+    lines = [
+        f"{kept.steps.agreement:.2%} of {kept.steps.rows} predictions have the same likeliest "
+        f"token, {kept.steps.decisions:.2%} lead to the same decision at confidence 0.9",
+        f"their log-probabilities drift by {kept.steps.drift:.5f} nats on average",
     ]
-    return [
-        f"{found.agreement:.2%} of {found.rows} predictions have the same likeliest token, "
-        f"{found.decisions:.2%} lead to the same decision at confidence 0.9",
-        f"their log-probabilities drift by {found.drift:.5f} nats on average",
-        *(wanted if missed else []),
-    ]
+    if kept.tokens is not None:
+        lines.append(
+            f"{kept.tokens:.2%} of the tokens of whole decodes are the same "
+            f"(standard error {kept.noise:.2%})"
+        )
+    if not kept.reaches(recipe):
+        lines.append(
+            f"the recipe wants {recipe.agreement:.2%}, a drift of {recipe.drift:g} nats at most "
+            f"and {recipe.tokens:.2%} of the tokens, which float activations do not reach either"
+        )
+    return lines
 
 
 def _summary(
@@ -247,7 +261,7 @@ def _summary(
         "work": str(work),
         "recipe": done.manifest.quantization.recipe,
         "precisions": done.manifest.quantization.counts,
-        "fidelity": vars(done.fidelity),
+        "fidelity": {**vars(done.kept.steps), "tokens": done.kept.tokens, "noise": done.kept.noise},
         "findings": list(done.findings),
         "strata": done.strata,
         "files": {name: record.bytes for name, record in done.manifest.files.items()},

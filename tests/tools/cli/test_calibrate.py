@@ -8,7 +8,18 @@ from lopa.runtime.manifest import read_bundle, read_model
 
 from .conftest import Lopa
 
-SMALL = ("--samples", 6, "--max-new-tokens", 16, "--context", 96, "--sensitivity", 2)
+SMALL = (
+    "--samples",
+    6,
+    "--decodes",
+    4,
+    "--max-new-tokens",
+    16,
+    "--context",
+    96,
+    "--sensitivity",
+    2,
+)
 
 
 @pytest.fixture
@@ -37,7 +48,7 @@ def test_calibrate_build_inspect(
     shown = lopa("inspect", bundle)
     assert shown.status == 0
     assert "* -> int8, auto, smooth auto" in shown.out
-    assert "of the tokens on 6 recorded steps" in shown.out
+    assert "of the tokens on 4 recorded steps" in shown.out
     made = lopa("generate", bundle, "--prompt", "the other one", "--max-new-tokens", 16)
     assert made.status == 0, made.err
 
