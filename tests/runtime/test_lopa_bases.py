@@ -91,7 +91,8 @@ def test_a_winning_anchor_is_the_base_strategy(
     losing = opened.generate(base=base, lookahead=3, anchor_wins=True, **common)
     assert alone.token_ids == none.token_ids == losing.token_ids
     assert alone.steps == none.steps == losing.steps
-    assert losing.forwards > alone.forwards == alone.steps
+    # A decode of one or two forwards may end before a lookahead could be spawned.
+    assert losing.forwards >= alone.forwards == alone.steps
 
 
 @pytest.mark.parametrize(("base", "given_settings"), CASES)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lopa.runtime.engines import onnxruntime as engine
 from lopa.runtime.engines import processor
 from lopa.runtime.engines.processor import integers_saturate, processor_saturates
-from lopa.runtime.manifest import read_bundle
+from lopa.runtime.manifest import Quantization, read_bundle
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_unknown_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not processor_saturates()
 
 
-def test_float_bundles_are_left_alone(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantised_bundles_ask_for_exact_integers(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries: list[tuple[str, str]] = []
     library = engine.load_library()
 
@@ -47,7 +49,6 @@ def test_float_bundles_are_left_alone(tiny_bundle: Path, monkeypatch: pytest.Mon
     manifest = read_bundle(tiny_bundle)
     engine.OnnxRuntimeEngine(tiny_bundle, manifest)
     assert entries == []
-    quantised: Any = object.__new__(type(manifest))
-    quantised.__dict__.update(vars(manifest), quantization=object())
-    engine.OnnxRuntimeEngine(tiny_bundle, quantised)
+    quantization = Quantization("r", (), {}, 1.0, 1, "", "")
+    engine.OnnxRuntimeEngine(tiny_bundle, replace(manifest, quantization=quantization))
     assert entries == [("session.x64quantprecision", "1")]
