@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,6 @@ def test_int8_compiles(rtx: Any, int8: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["int8-weight", "int4-weight"])
 def test_weights_alone_compile(rtx: Any, tiny_model: Path, tmp_path: Path, precision: str) -> None:
-    from dataclasses import replace
-
     recipe = Recipe("r", (Rule("*", precision),))
     settings = replace(SETTINGS, samples=3, decodes=2, sensitivity_states=0)
     made = run(tiny_model, tmp_path, recipe, settings=settings)
