@@ -29,12 +29,13 @@ from ..runtime.manifest import (
 )
 from ..runtime.options import DecodeOptions
 from ..runtime.staging import check_output, staged_folder
+from .cache import CachePlan, plan_cache, read_cache_ranges
 from .fidelity import Predicted, predict
 from .gate import Gate, Kept, raise_sites
 from .plan import SitePlan, plan_site
 from .ranges import Origin, RangeFile, RowSamples, channels_of, collect_ranges
 from .recipe import EMBEDDING, Recipe
-from .rewrite import rewrite
+from .rewrite import Rewritten, rewrite
 from .sensitivity import Sensitivity, measure_sites
 from .session import open_session
 from .sites import Site, StepGraph, find_sites
@@ -76,6 +77,7 @@ class Calibrated:
     manifest: ModelManifest
     recipe: Recipe
     plans: tuple[SitePlan, ...]
+    cache: CachePlan | None
     sensitivities: tuple[Sensitivity, ...]
     kept: Kept
     strata: dict[str, int]
@@ -141,7 +143,21 @@ def calibrate(
         some = [chosen[name] for name in few.names]
         file = work / SENSITIVITY_FILE
         sensitivities = measure_sites(graph, plans, few, some, file, progress)
-    gate = Gate(graph, bundle, embedding, typical, references, decodes, answers.answers, work)
+    cache = _plan_cache(graph, recipe, states, progress)
+    quantization = Quantization(
+        recipe=recipe.name,
+        rules=recipe.lines(),
+        layers={},
+        agreement=0.0,
+        states=len(typical),
+        prompts_sha256=origin.prompts_sha256,
+        model_sha256=origin.model_sha256,
+        cache=None if cache is None else "int8",
+    )
+    bundle = replace(bundle, quantization=quantization)
+    gate = Gate(
+        graph, bundle, embedding, cache, typical, references, decodes, answers.answers, work
+    )
     plans, kept = raise_sites(
         plans,
         sensitivities,
@@ -149,20 +165,16 @@ def calibrate(
         lambda tried: gate.measure(tried, recipe, progress),
         progress,
     )
-    quantization = Quantization(
-        recipe=recipe.name,
-        rules=recipe.lines(),
-        layers=_layers(plans, embedding),
-        agreement=kept.steps.agreement,
-        states=len(typical),
-        prompts_sha256=origin.prompts_sha256,
-        model_sha256=origin.model_sha256,
+    quantization = replace(
+        quantization, layers=_layers(plans, embedding), agreement=kept.steps.agreement
     )
-    written = _write(graph, manifest, plans, embedding, quantization, out, force, progress)
+    rewritten = rewrite(graph, plans, embedding, cache)
+    written = _write(graph, manifest, rewritten, quantization, out, force, progress)
     return Calibrated(
         written,
         recipe,
         tuple(plans),
+        cache,
         tuple(sensitivities),
         kept,
         dict(states.strata()),
@@ -217,6 +229,16 @@ def _plan(
     return plans
 
 
+def _plan_cache(
+    graph: StepGraph, recipe: Recipe, states: StateFolder, progress: Progress
+) -> CachePlan | None:
+    rule = recipe.cache
+    if rule.precision == "model":
+        return None
+    every = States(states, tuple(states.names()))
+    return plan_cache(read_cache_ranges(graph, every, progress), rule.method)
+
+
 def _references(graph: StepGraph, states: States, progress: Progress) -> list[Predicted]:
     progress("running the original model", 0, 1)
     session = open_session(graph.model, graph.folder)
@@ -240,15 +262,13 @@ def _layers(plans: Sequence[SitePlan], embedding: str) -> dict[str, QuantizedLay
 def _write(
     graph: StepGraph,
     manifest: ModelManifest,
-    plans: Sequence[SitePlan],
-    embedding: str,
+    rewritten: Rewritten,
     quantization: Quantization,
     out: Path,
     force: bool,
     progress: Progress,
 ) -> ModelManifest:
     with staged_folder(out, force) as stage:
-        rewritten = rewrite(graph, plans, embedding)
         file = manifest.graph.file
         write_pieces(
             rewritten.model,

@@ -18,6 +18,7 @@ from ..graphs.targets.onnxruntime_integers import use_integer_kernels
 from ..graphs.weight_file import write_pieces
 from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
 from ..runtime.manifest import BundleManifest
+from .cache import CachePlan
 from .fidelity import Fidelity, Predicted, compare
 from .plan import SitePlan
 from .recipe import Recipe
@@ -64,11 +65,15 @@ def reached_steps(found: Fidelity, recipe: Recipe) -> bool:
 
 @dataclass(frozen=True)
 class Gate:
-    """The steps and decodes that a quantised model is measured on, and the original's results."""
+    """The steps and decodes that a quantised model is measured on, and the original's results.
+
+    `manifest` states the dtype of the quantised model's cache.
+    """
 
     graph: StepGraph
     manifest: BundleManifest
     embedding: str  # precision of the token table
+    cache: CachePlan | None  # None: in the model's dtype
     states: States
     references: Sequence[Predicted]
     decodes: Decodes
@@ -79,7 +84,7 @@ class Gate:
         """Write the quantised graph, run the steps and, if they are near enough, the decodes."""
         with tempfile.TemporaryDirectory(dir=self.work, prefix="trial-") as name:
             folder = Path(name)
-            rewritten = rewrite(self.graph, plans, self.embedding)
+            rewritten = rewrite(self.graph, plans, self.embedding, self.cache)
             file = folder / self.manifest.graph.file
             write_pieces(rewritten.model, rewritten.pieces, file, folder / "weights.data")
             use_integer_kernels(rewritten.model)
@@ -87,7 +92,7 @@ class Gate:
             del rewritten
             steps = compare(
                 open_session(onnx.load(file, load_external_data=False), folder),
-                self.states,
+                self.states if self.cache is None else map(self.cache.feeds, self.states),
                 self.references,
             )
             if not reached_steps(steps, recipe):

@@ -32,6 +32,8 @@ PRECISIONS = ("model", "fp16", "int8-weight", "int8", "int4-weight")
 METHODS = ("minmax", "percentile", "entropy", "auto")
 SMOOTH = ("auto", "off")
 EMBEDDING = "embed"  # the product name of the embedding table
+CACHE = "cache"  # the name of keys and values; patterns do not reach it
+CACHE_PRECISIONS, CACHE_METHODS = ("model", "int8"), ("minmax", "percentile", "auto")
 AGREEMENT, DRIFT, TOKENS = 0.997, 0.004, 0.99
 
 
@@ -48,10 +50,26 @@ class Rule:
     method: str = "auto"
     smooth: float | str = "auto"
 
+    @property
+    def line(self) -> str:
+        """The rule for people."""
+        parts = [f"{self.match} -> {self.precision}"]
+        if self.precision == "int8":
+            parts.append(self.method)
+            if self.match != CACHE:
+                parts.append(f"smooth {self.smooth}")
+        return ", ".join(parts)
+
     def faults(self) -> list[str]:
         """List what is wrong with the rule."""
         found = []
-        for name, known in (("precision", PRECISIONS), ("method", METHODS)):
+        precisions: tuple[str, ...] = PRECISIONS
+        methods: tuple[str, ...] = METHODS
+        if self.match == CACHE:
+            precisions, methods = CACHE_PRECISIONS, CACHE_METHODS
+            if self.smooth != "auto":
+                found.append("smooth is for products, not for the cache")
+        for name, known in (("precision", precisions), ("method", methods)):
             if getattr(self, name) not in known:
                 found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
         number = isinstance(self.smooth, int | float) and not isinstance(self.smooth, bool)
@@ -83,13 +101,14 @@ class Recipe:
                 return rule
         return Rule("*", "model")
 
+    @property
+    def cache(self) -> Rule:
+        """The first rule for the cache by name, or one that leaves it in the model's dtype."""
+        return next((rule for rule in self.rules if rule.match == CACHE), Rule(CACHE, "model"))
+
     def lines(self) -> tuple[str, ...]:
         """One line per rule for people."""
-        return tuple(
-            f"{rule.match} -> {rule.precision}"
-            + (f", {rule.method}, smooth {rule.smooth}" if rule.precision == "int8" else "")
-            for rule in self.rules
-        )
+        return tuple(rule.line for rule in self.rules)
 
     def data(self) -> dict[str, Any]:
         """The recipe as JSON data."""
@@ -100,6 +119,7 @@ PRESETS: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         Recipe("int8", (Rule(EMBEDDING, "fp16"), Rule("*", "int8"))),
+        Recipe("int8-kv", (Rule(CACHE, "int8"), Rule(EMBEDDING, "fp16"), Rule("*", "int8"))),
         Recipe("int8-weight", (Rule(EMBEDDING, "fp16"), Rule("*", "int8-weight"))),
         Recipe(
             "int4-weight",

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from ..graphs.weight_file import Piece, pack_int4, tensor_header
+from .cache import CachePlan
+from .cache_graph import quantize_cache
 from .integers import BLOCK, blocks_int4, columns_int8, scale_of
 from .plan import SitePlan
 from .recipe import EMBEDDING
@@ -36,9 +38,17 @@ class Rewritten:
     pieces: list[Piece] = field(default_factory=list)
 
 
-def rewrite(graph: StepGraph, plans: Sequence[SitePlan], embedding: str = "model") -> Rewritten:
-    """Return the graph that obeys `plans`; `embedding` is the precision of the token table."""
-    return _Rewriter(graph, plans, embedding).result()
+def rewrite(
+    graph: StepGraph,
+    plans: Sequence[SitePlan],
+    embedding: str = "model",
+    cache: CachePlan | None = None,
+) -> Rewritten:
+    """Return the graph that obeys `plans`; `embedding` is the precision of the token table.
+
+    With `cache` keys and values go in and out as 8-bit integers.
+    """
+    return _Rewriter(graph, plans, embedding).result(cache)
 
 
 class _Rewriter:
@@ -56,7 +66,7 @@ class _Rewriter:
         self.half = graph.stored[first].data_type == TensorProto.FLOAT16
         self.float = np.dtype(np.float16 if self.half else np.float32)
 
-    def result(self) -> Rewritten:
+    def result(self, cache: CachePlan | None) -> Rewritten:
         for plan in self.plans:
             self._migrate(plan)
         for plan in self.plans:
@@ -71,11 +81,15 @@ class _Rewriter:
             ordered += [*self.before.get(node.output[0], ()), node]
         del self.model.graph.node[:]
         self.model.graph.node.extend(ordered)
+        pieces = [self.made[name] for name in sorted(self.made)]
+        if cache is not None:
+            pieces += quantize_cache(self.model, self.graph, cache)
+            self._needs("fp16" if self.half else "")
         for opset in self.model.opset_import:
             opset.version = max(opset.version, self.opset)
         if self.opset:
             self.model.ir_version = max(self.model.ir_version, 10)
-        return Rewritten(self.model, [self.made[name] for name in sorted(self.made)])
+        return Rewritten(self.model, pieces)
 
     def _migrate(self, plan: SitePlan) -> None:
         """Fold the channel scales of a site into what comes before it and into its matrices."""

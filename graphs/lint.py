@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx
 
-from ..runtime.contract import INPUT_NAMES, OUTPUT_NAMES, LopaError
+from ..runtime.contract import CACHE_WINDOWS, INPUT_NAMES, OUTPUT_NAMES, LopaError
 
 MAX_OPSET = 18  # Ascend's parser stops here
 # Quantised graphs need more where scales are in half precision, or integers have 4 bits.
@@ -33,6 +33,11 @@ def lint(model: onnx.ModelProto) -> list[str]:
         given = tuple(value.name for value in values)
         if given != names:
             found.append(f"{kind} are {', '.join(given)}; the contract says {', '.join(names)}")
+    kinds = {value.name: _kind(value) for value in (*graph.input, *graph.output)}
+    caches = [name for pair in CACHE_WINDOWS.items() for name in pair if name in kinds]
+    if len({kinds[name] for name in caches}) > 1:
+        listed = ", ".join(f"{name} {kinds[name]}" for name in caches)
+        found.append(f"types are {listed}; caches and what fills them have one")
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version > (most := _max_opset(graph)):
             found.append(f"opset is {opset.version}, at most {most} is portable")
@@ -55,6 +60,11 @@ def _max_opset(graph: onnx.GraphProto) -> int:
     }
     half = any(kinds.get(name) == onnx.TensorProto.FLOAT16 for name in scales)
     return HALF_SCALE_OPSET if half else MAX_OPSET
+
+
+def _kind(value: onnx.ValueInfoProto) -> str:
+    """Name of an element type, "int8"."""
+    return str(onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)).lower()
 
 
 def check_graph(model: onnx.ModelProto, name: str) -> None:

@@ -22,6 +22,7 @@ INPUT_NAMES = (
     "temperature",
 )
 OUTPUT_NAMES = ("token_ids", "log_probs", "entropy", "window_keys", "window_values")
+CACHE_WINDOWS = {"cache_keys": "window_keys", "cache_values": "window_values"}  # cache: its source
 
 # Precision of a graph -> NumPy name of the "model dtype" that caches and window outputs carry.
 # NumPy has no bfloat16: such tensors never leave the device.

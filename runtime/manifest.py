@@ -176,6 +176,12 @@ class Quantization:
     model_sha256: str  # of the model that was calibrated
     cache: str | None = None  # dtype of caches and window outputs where it is not the model's
 
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        if self.cache in (None, "int8"):
+            return []
+        return [f"cache is {self.cache!r}, expected null or 'int8'"]
+
     @property
     def counts(self) -> dict[str, int]:
         """Number of products of each precision."""
@@ -202,6 +208,11 @@ class ModelManifest:
     versions: dict[str, str]
     files: dict[str, FileRecord]
     quantization: Quantization | None = None
+
+    @property
+    def model_dtype(self) -> str:
+        """NumPy dtype name of caches and window outputs."""
+        return _cache_dtype(self.graph, self.quantization)
 
 
 @dataclass(frozen=True)
@@ -245,8 +256,12 @@ class BundleManifest:
     @property
     def model_dtype(self) -> str:
         """NumPy dtype name of caches and window outputs."""
-        cache = None if self.quantization is None else self.quantization.cache
-        return cache or MODEL_DTYPES[self.graph.precision]
+        return _cache_dtype(self.graph, self.quantization)
+
+
+def _cache_dtype(graph: GraphInfo, quantization: Quantization | None) -> str:
+    cache = None if quantization is None else quantization.cache
+    return cache or MODEL_DTYPES[graph.precision]
 
 
 ManifestT = TypeVar("ManifestT", ModelManifest, BundleManifest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .contract import Instance
+from .contract import MODEL_DTYPES, Instance
 from .manifest import BundleManifest, ModelInfo
 
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -55,8 +55,9 @@ def bundle_memory(manifest: BundleManifest) -> BundleMemory:
 
     Engines may hold more: ONNX Runtime packs weights for the CPU, libraries keep work space.
     """
-    model, dtype = manifest.model, manifest.model_dtype
-    slot = slot_bytes(model, dtype)
+    model = manifest.model
+    slot = slot_bytes(model, manifest.model_dtype)
+    element = ELEMENT_BYTES[MODEL_DTYPES[manifest.graph.precision]]
     weights = sum(
         record.bytes
         for name, record in manifest.files.items()
@@ -69,7 +70,7 @@ def bundle_memory(manifest: BundleManifest) -> BundleMemory:
             InstanceMemory(
                 instance=item,
                 branch_window=slot * item.window,
-                activations=_activations(item, model, ELEMENT_BYTES[dtype]),
+                activations=_activations(item, model, element),
                 host=_host(item, model.candidates),
             )
             for item in manifest.instances

@@ -13,9 +13,10 @@ from typing import Any
 
 from ..runtime.contract import MODEL_DTYPES, LopaError
 from ..runtime.manifest import BUNDLE_FILE, MODEL_FILE, ModelInfo, read_model
+from ..runtime.memory import ELEMENT_BYTES
 from ..runtime.staging import check_output
 from .display.progress import Progress
-from .display.report import ELEMENT_BYTES, Section, columns, model_lines, size_text
+from .display.report import Section, columns, model_lines, size_text
 
 PRECISIONS = tuple(MODEL_DTYPES)
 DEFAULT_PRECISION, DEFAULT_CANDIDATES = "fp32", 8

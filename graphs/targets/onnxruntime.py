@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -17,14 +18,14 @@ from ...runtime.manifest import EngineInfo, ModelManifest
 from .onnxruntime_experts import fuse_experts, has_experts
 from .onnxruntime_integers import use_integer_kernels
 
-_ELEMENT_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
+_PRECISIONS = ("fp32", "fp16")
 
 
 def check_precision(precision: str) -> None:
     """Raise LopaError for a precision that the library has no kernels for."""
-    if precision not in _ELEMENT_TYPES:
+    if precision not in _PRECISIONS:
         raise LopaError(
-            f"onnxruntime runs {' and '.join(_ELEMENT_TYPES)} graphs, not {precision}; choose one "
+            f"onnxruntime runs {' and '.join(_PRECISIONS)} graphs, not {precision}; choose one "
             "of them or a TensorRT target"
         )
 
@@ -64,7 +65,8 @@ def commit_graph(manifest: ModelManifest) -> onnx.ModelProto:
     committed[:, :, c] = concat(cache, window)[:, :, source[c]]; its output may be bound to the
     cache itself, since the gather reads only the concatenated copy.
     """
-    info, element = manifest.model, _ELEMENT_TYPES[manifest.graph.precision]
+    info = manifest.model
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(manifest.model_dtype))
     shape = [info.layers, info.kv_heads, None, info.head_dim]
 
     def tensor(name: str, slots: str) -> onnx.ValueInfoProto:

@@ -37,6 +37,11 @@ def check_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> N
             f"{fast} was made from model {found.quantization.model_sha256[:12]}, {folder} is "
             f"{model_hash(model)[:12]}; calibrate {folder} itself"
         )
+    if found.model_dtype != model.model_dtype:
+        raise LopaError(
+            f"the cache of {fast} is {found.model_dtype}, that of {folder} {model.model_dtype}, "
+            "and a bundle has one cache; calibrate with a recipe that leaves the cache as it is"
+        )
 
 
 def add_fast(

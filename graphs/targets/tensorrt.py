@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from ...runtime.contract import MODEL_DTYPES, Instance, LopaError, input_specs
+from ...runtime.contract import Instance, LopaError, input_specs
 from ...runtime.engines.cuda import Cuda, Gpu
 from ...runtime.engines.tensorrt_library import PRODUCTS, load_library
 from ...runtime.engines.tensorrt_stamp import this_platform
@@ -239,7 +239,7 @@ class _Compiler:
             config.set_compute_capability(_member(library.ComputeCapability, f"sm{number}"), index)
 
     def _profile(self, builder: Any, manifest: ModelManifest, instance: Instance) -> Any:
-        info, dtype = manifest.model, MODEL_DTYPES[manifest.graph.precision]
+        info, dtype = manifest.model, manifest.model_dtype
         profile = builder.create_optimization_profile()
         for spec in input_specs(instance, info.layers, info.kv_heads, info.head_dim, dtype):
             profile.set_shape(spec.name, spec.shape, spec.shape, spec.shape)

@@ -25,6 +25,7 @@ def test_first_rule_that_matches_wins() -> None:
 def test_presets_quantise_every_layer() -> None:
     expected = {
         "int8": "int8",
+        "int8-kv": "int8",
         "int8-weight": "int8-weight",
         "int4-weight": "int4-weight",
     }

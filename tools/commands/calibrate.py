@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         metavar="NAME",
         default="int8",
-        help="int8 (default), int8-weight, int4-weight, or a .toml file of rules",
+        help="int8 (default), int8-kv, int8-weight, int4-weight, or a .toml file of rules",
     )
     parser.add_argument(
         "--samples", metavar="N", type=positive, default=96, help="decode steps to record (96)"
@@ -184,6 +184,7 @@ def _print_summary(
             ("states", _state_lines(done)),
             ("precision", _precision_lines(done)),
             ("sites", site_lines(done)),
+            ("cache", [] if done.cache is None else list(done.cache.lines)),
             ("fidelity", _fidelity_lines(done)),
             ("integers", list(done.findings) or ["every quantised product runs as its precision"]),
             ("files", [*file_lines(done.manifest.files), f"{shrunk:.1%} of the original"]),
@@ -262,6 +263,7 @@ def _summary(
         "recipe": done.manifest.quantization.recipe,
         "precisions": done.manifest.quantization.counts,
         "fidelity": {**vars(done.kept.steps), "tokens": done.kept.tokens, "noise": done.kept.noise},
+        "cache": [] if done.cache is None else list(done.cache.lines),
         "findings": list(done.findings),
         "strata": done.strata,
         "files": {name: record.bytes for name, record in done.manifest.files.items()},

@@ -16,11 +16,11 @@ from ...runtime.manifest import (
     Quantization,
     Source,
 )
+from ...runtime.memory import slot_bytes
 
 Section = tuple[str, Sequence[str]]
 
 BOLD, DIM = "\x1b[1m", "\x1b[2m"
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 NO_ROOM = "answers are cut or slowed for want of room; build with a larger --context or --window"
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -110,8 +110,7 @@ def source_lines(source: Source) -> list[str]:
 
 def cache_lines(manifest: BundleManifest) -> list[str]:
     """Memory of keys and values for every context on offer."""
-    info, size = manifest.model, ELEMENT_BYTES[manifest.model_dtype]
-    slot = 2 * info.layers * info.kv_heads * info.head_dim * size
+    slot = slot_bytes(manifest.model, manifest.model_dtype)
     contexts = sorted({instance.context for instance in manifest.instances})
     return [f"{size_text(slot * context)} for {context} slots" for context in contexts]
 
@@ -142,7 +141,7 @@ def quantization_lines(found: Quantization | None, layers: bool = False) -> list
         return []
     counts = ", ".join(f"{count} {name}" for name, count in found.counts.items())
     lines = [
-        f"recipe {found.recipe}: {counts}",
+        f"recipe {found.recipe}: {counts}" + (f", {found.cache} cache" if found.cache else ""),
         *([f"  {rule}" for rule in found.rules] if layers else []),
     ]
     lines.append(f"kept {found.agreement:.2%} of the tokens on {found.states} recorded steps")
