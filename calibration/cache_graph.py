@@ -22,7 +22,7 @@ from onnx import NodeProto, TensorProto, helper
 from ..graphs.weight_file import Piece, tensor_header
 from ..runtime.contract import CACHE_WINDOWS
 from .cache import CachePlan
-from .sites import StepGraph
+from .sites import StepGraph, readers
 
 ONE, ZERO = "cache.one", "cache.zero"
 _MOVES = ("Transpose", "Unsqueeze")  # what lies between the joined keys and their product
@@ -42,10 +42,7 @@ class _CacheWriter:
             if value.name in CACHE_WINDOWS.values()
         }
         self.float = np.dtype(np.float16 if outputs == TensorProto.FLOAT16 else np.float32)
-        self.users: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in model.graph.node:
-            for name in node.input:
-                self.users[name].append(node)
+        self.users = readers(model)
         self.after: dict[str, list[NodeProto]] = defaultdict(list)  # by the output they follow
         self.before: dict[str, list[NodeProto]] = defaultdict(list)  # by the output they precede
         self.integers: set[str] = set()  # values that were floats

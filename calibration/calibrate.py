@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,21 +20,19 @@ from ..runtime.manifest import (
     BundleManifest,
     GraphInfo,
     ModelManifest,
-    Quantization,
-    QuantizedLayer,
     model_hash,
     read_model,
     record_files,
     verify_files,
     write_manifest,
 )
-from ..runtime.options import DecodeOptions
+from ..runtime.quantization import Quantization, QuantizedLayer
 from ..runtime.staging import check_output, staged_folder
 from .cache import CachePlan, plan_cache, read_cache_ranges
 from .fidelity import Predicted, predict
 from .gate import Gate, Kept, raise_sites
 from .plan import SitePlan, plan_site
-from .ranges import Origin, RangeFile, RowSamples, channels_of, collect_ranges
+from .ranges import Origin, RangeFile, RowSamples, collect_ranges
 from .recipe import EMBEDDING, Recipe
 from .rewrite import Rewritten, rewrite
 from .sensitivity import Sensitivity, measure_sites
@@ -49,14 +48,19 @@ from .trajectories import (
     record_typical,
     typical_settings,
 )
+from .work_folder import ANSWER_FILE, ROWS, SENSITIVITY_FILE, STATES, claimed_work
 
 DATA_FILE = "weights.data"
-RANGE_FILE, SENSITIVITY_FILE, ANSWER_FILE = "ranges.json", "sensitivity.json", "answers.json"
 PRECISIONS = ("fp32", "fp16")
 SAMPLES, DECODES, SENSITIVITY_STATES = 96, 128, 32
 RARE_SHARE = 3  # one in this many of the recorded steps
+ENOUGH = 0.75  # of the steps asked for
 
 Progress = Callable[[str, int, int], None]
+
+
+class CalibrationWarning(UserWarning):
+    """Something that makes what was measured less certain."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,24 @@ class Settings:
     new_tokens: int | None = None
     context: int | None = None
     sensitivity_states: int = SENSITIVITY_STATES
+
+    @property
+    def typical(self) -> int:
+        """How many of the recorded steps are typical ones; the others are rare."""
+        return self.samples - self.samples // RARE_SHARE
+
+    def origin(self, prompts: Sequence[Sequence[int]], model_sha256: str | None = None) -> Origin:
+        """What the recorded steps belong to; without the hash of a model, whatever the model."""
+        return Origin(
+            model_sha256,
+            prompts_hash(prompts),
+            {
+                "samples": self.samples,
+                "decodes": self.decodes,
+                "new_tokens": self.new_tokens,
+                "context": self.context,
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +104,7 @@ class Calibrated:
     kept: Kept
     strata: dict[str, int]
     findings: tuple[str, ...]  # products that would not run in integers
+    warnings: tuple[str, ...]  # what makes the measurements less certain
     source_bytes: int  # of the model it was made from
 
 
@@ -98,48 +121,42 @@ def calibrate(
     """Quantise the model folder `folder` into `out`.
 
     Recorded steps, ranges and measurements are kept in `work`: a run that was stopped goes on from
-    there. Raises LopaError; `out` is then as it was before.
+    there; `force` discards those of other prompts or settings. Raises LopaError; `out` is then as
+    it was before. Warns when few steps were recorded.
     """
     settings = settings or Settings()
     check_output(out, force, folder, work)
     manifest = read_model(folder)
     verify_files(folder, manifest.files)
-    if manifest.graph.precision not in PRECISIONS:
-        raise LopaError(
-            f"{folder} is {manifest.graph.precision}, which the CPU that measures it cannot run; "
-            f"export it with --precision {' or '.join(PRECISIONS)}"
-        )
+    check_precision(folder, manifest.graph.precision)
     graph = StepGraph(folder, manifest.graph.file)
     sites = find_sites(graph)
     if not sites:
         raise LopaError(f"{folder} has no matrix products with stored weights")
-    origin = Origin(
-        model_hash(manifest),
-        prompts_hash(prompts),
-        {
-            "samples": settings.samples,
-            "decodes": settings.decodes,
-            "new_tokens": settings.new_tokens,
-            "context": settings.context,
-        },
-    )
-    channels = {site.name: channels_of(graph, site) for site in sites}
-    work.mkdir(parents=True, exist_ok=True)
-    ranges = RangeFile(work / RANGE_FILE, origin, channels)
-    ranges.save()  # claims the folder
-    states, answers = StateFolder(work / "states"), AnswerFile(work / ANSWER_FILE)
     bundle = calibration_bundle(manifest, settings.context)
-    decodes = _record(folder, bundle, prompts, settings, states, answers, progress)
-    samples = RowSamples(work / "rows", channels, len(states.names()))
+    attention, new_tokens = manifest.model.window_attention, settings.new_tokens
+    typical = typical_settings(attention)
+    decodes = Decodes.plan(bundle, prompts, typical, new_tokens, settings.decodes)
+    rare = Decodes.plan(bundle, prompts, rare_settings(attention), new_tokens, len(prompts))
+    model_sha256 = model_hash(manifest)
+    origin = settings.origin(prompts, model_sha256)
+    channels = {site.name: graph.depth(site.products[0]) for site in sites}
+    with claimed_work(work, origin, channels, force) as ranges:
+        states, answers = StateFolder(work / STATES), AnswerFile(work / ANSWER_FILE)
+        _record(folder, bundle, (decodes, rare), settings, states, answers, progress)
+    warned = _shortage(states, settings, len(decodes))
+    for text in warned:
+        warnings.warn(text, CalibrationWarning, stacklevel=2)
+    samples = RowSamples(work / ROWS, channels, len(states.names()))
     collect_ranges(graph, sites, states, ranges, samples, progress)
     plans = _plan(graph, sites, recipe, ranges, samples, progress)
     embedding = recipe.rule(EMBEDDING).precision
-    typical = States(states, tuple(states.names(TYPICAL)))
-    references = _references(graph, typical, progress)
+    measured = States(states, tuple(states.names(TYPICAL)))
+    references = _references(graph, measured, progress)
     sensitivities = []
     if settings.sensitivity_states:
-        few = typical.spread(settings.sensitivity_states)
-        chosen = dict(zip(typical.names, references, strict=True))
+        few = measured.spread(settings.sensitivity_states)
+        chosen = dict(zip(measured.names, references, strict=True))
         some = [chosen[name] for name in few.names]
         file = work / SENSITIVITY_FILE
         sensitivities = measure_sites(graph, plans, few, some, file, progress)
@@ -149,14 +166,14 @@ def calibrate(
         rules=recipe.lines(),
         layers={},
         agreement=0.0,
-        states=len(typical),
+        states=len(measured),
         prompts_sha256=origin.prompts_sha256,
-        model_sha256=origin.model_sha256,
+        model_sha256=model_sha256,
         cache=None if cache is None else "int8",
     )
     bundle = replace(bundle, quantization=quantization)
     gate = Gate(
-        graph, bundle, embedding, cache, typical, references, decodes, answers.answers, work
+        graph, bundle, embedding, cache, measured, references, decodes, answers.answers, work
     )
     plans, kept = raise_sites(
         plans,
@@ -179,6 +196,7 @@ def calibrate(
         kept,
         dict(states.strata()),
         tuple(integer_findings(out, written)),
+        warned,
         sum(record.bytes for record in manifest.files.values()),
     )
 
@@ -186,31 +204,44 @@ def calibrate(
 def _record(
     folder: Path,
     bundle: BundleManifest,
-    prompts: Sequence[Sequence[int]],
+    decodes: tuple[Decodes, Decodes],
     settings: Settings,
     states: StateFolder,
     answers: AnswerFile,
     progress: Progress,
-) -> Decodes:
-    """Decode with the original model: fill `states` and `answers`; returns the typical decodes."""
-
-    def plan(chosen: Sequence[DecodeOptions], count: int) -> Decodes:
-        return Decodes.plan(bundle, prompts, chosen, settings.new_tokens, count)
-
-    attention = bundle.model.window_attention
-    decodes = plan(typical_settings(attention), settings.decodes)
-    rare = plan(rare_settings(attention), len(prompts))
+) -> None:
+    """Run the typical and the rare decodes with the original model: fill `states` and `answers`."""
+    typical, rare = decodes
     engine = OnnxRuntimeEngine(folder, bundle)
     recorder = RecordingEngine(engine, bundle.model.mask_token_id, states)
-    common = settings.samples - settings.samples // RARE_SHARE
-    record_typical(recorder, bundle, decodes, common, answers, progress)
+    record_typical(recorder, bundle, typical, settings.typical, answers, progress)
     record_rare(recorder, bundle, rare, settings.samples, progress)
-    return decodes
+
+
+def check_precision(folder: Path, precision: str) -> None:
+    """Raise LopaError for a model that the CPU cannot run."""
+    if precision not in PRECISIONS:
+        raise LopaError(
+            f"{folder} is {precision}, which the CPU that measures it cannot run; "
+            f"export it with --precision {' or '.join(PRECISIONS)}"
+        )
 
 
 def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
     """The sha256 (hex) of the token ids of all prompts."""
     return hashlib.sha256(json.dumps([list(ids) for ids in prompts]).encode()).hexdigest()
+
+
+def _shortage(states: StateFolder, settings: Settings, decodes: int) -> tuple[str, ...]:
+    """Say so when far fewer steps were recorded than asked for."""
+    found, typical = len(states.names()), len(states.names(TYPICAL))
+    if found >= ENOUGH * settings.samples and typical >= ENOUGH * settings.typical:
+        return ()
+    more = "a larger --decodes" if decodes == settings.decodes else "more prompts"
+    return (
+        f"recorded {found} of {settings.samples} steps, {typical} of {settings.typical} typical "
+        f"ones: what is measured on so few is uncertain; give {more} or a larger --max-new-tokens",
+    )
 
 
 def _plan(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,6 @@ def compare(
     session: Any,
     states: Iterable[Feeds],
     references: Iterable[Predicted],
-    progress: Callable[[], None] = lambda: None,
 ) -> Fidelity:
     """Run a session on steps and compare it with what the model predicted there."""
     rows = same = decided = 0
@@ -66,5 +66,19 @@ def compare(
         same += int(equal.sum())
         decided += int((equal & (sure == was_sure)).sum())
         drift += float(np.abs(moved - reference.log_probs[:, 0]).sum())
-        progress()
     return Fidelity(rows, same / rows, decided / rows, drift / rows)
+
+
+def same_tokens(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[float, float]:
+    """Share of places with the same token over pairs of answers, and its standard error.
+
+    What one answer has and the other lacks is different.
+    """
+    same = [sum(one == two for one, two in zip(*pair, strict=False)) for pair in pairs]
+    longest = [max(map(len, pair)) for pair in pairs]
+    total = sum(longest)
+    if not total:
+        return 1.0, 0.0
+    share = sum(same) / total
+    rests = (found - share * size for found, size in zip(same, longest, strict=True))
+    return share, math.sqrt(sum(rest * rest for rest in rests)) / total

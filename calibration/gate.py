@@ -6,7 +6,6 @@ changes what follows it. So the prompts are decoded with the quantised graph too
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..graphs.weight_file import write_pieces
 from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
 from ..runtime.manifest import BundleManifest
 from .cache import CachePlan
-from .fidelity import Fidelity, Predicted, compare
+from .fidelity import Fidelity, Predicted, compare, same_tokens
 from .plan import SitePlan
 from .recipe import Recipe
 from .rewrite import rewrite
@@ -106,18 +105,6 @@ class Gate:
             yield expected, self.decodes.run(number, engine, self.manifest)
 
 
-def same_tokens(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Share of places with the same token over pairs of answers, and its standard error."""
-    same = [sum(one == two for one, two in zip(*pair, strict=False)) for pair in pairs]
-    longest = [max(map(len, pair)) for pair in pairs]
-    total = sum(longest)
-    if not total:
-        return 1.0, 0.0
-    share = sum(same) / total
-    rests = (found - share * size for found, size in zip(same, longest, strict=True))
-    return share, math.sqrt(sum(rest * rest for rest in rests)) / total
-
-
 def raise_sites(
     plans: Sequence[SitePlan],
     sensitivities: Sequence[Sensitivity],
@@ -155,7 +142,7 @@ def raise_sites(
         return kept.reaches(recipe)
 
     least, most = 0, len(order)
-    if enough(least):
+    if enough(least) or not order:
         return found[least]
     if not enough(most):
         return found[most if reached_steps(found[most][1].steps, recipe) else least]

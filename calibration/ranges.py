@@ -7,7 +7,6 @@ the same file.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from ..runtime.contract import LopaError
+from ..runtime.staging import write_whole
 from .session import open_session
 from .sites import Site, StepGraph
 from .states import Feeds, StateFolder, asked_rows, live_rows
@@ -29,6 +29,8 @@ FETCHED_BYTES = 128 << 20  # of activations that leave the engine in one run
 SAMPLE_ROWS = 512  # rows of each tensor kept for measuring errors
 SAMPLE_BYTES = 8 << 20
 SAVE_SECONDS = 10.0
+ROW_SUFFIX = ".f32"
+START_AGAIN = "add --force to start again or choose another --work folder"
 
 Floats = NDArray[np.float32]
 Progress = Callable[[str, int, int], None]
@@ -110,16 +112,36 @@ class RowSamples:
         return data.reshape(-1, self.channels[name])
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.f32"
+        return self.folder / f"{name}{ROW_SUFFIX}"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a range file belongs to: hashes of the model and of the prompts, and the settings."""
+    """What a range file belongs to: hashes of the model and of the prompts, and the settings.
 
-    model_sha256: str
+    A model that is not exported yet has no hash.
+    """
+
+    model_sha256: str | None
     prompts_sha256: str
     settings: dict[str, Any]
+
+    def differences(self, found: Origin) -> list[str]:
+        """What `found` was made for that is not this."""
+        differences = []
+        if self.model_sha256 not in (None, found.model_sha256):
+            differences.append("another model")
+        if self.prompts_sha256 != found.prompts_sha256:
+            differences.append("other prompts")
+        changed = [
+            f"{name.replace('_', ' ')}: there {_shown(theirs)}, here {_shown(ours)}"
+            for name, ours in self.settings.items()
+            for theirs in (found.settings.get(name),)
+            if theirs != ours
+        ]
+        if changed:
+            differences.append(f"other settings ({'; '.join(changed)})")
+        return differences
 
 
 class RangeFile:
@@ -143,31 +165,21 @@ class RangeFile:
         """Replace the file."""
         tensors = {name: found.data() for name, found in sorted(self.tensors.items())}
         data = {"version": VERSION, **vars(self.origin), "states": self.done, "tensors": tensors}
-        draft = self.path.with_suffix(".draft")
-        draft.write_text(_json(data), encoding="utf-8")
-        os.replace(draft, self.path)
+        write_whole(self.path, _json(data).encode())
 
     def _read(self) -> None:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-            found = Origin(data["model_sha256"], data["prompts_sha256"], data["settings"])
+            found = Origin(data["model_sha256"], data["prompts_sha256"], dict(data["settings"]))
             tensors = {name: TensorRange.read(item) for name, item in data["tensors"].items()}
             done, version = int(data["states"]), data["version"]
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise LopaError(
-                f"{self.path} is damaged ({error}); delete it and start again"
-            ) from None
-        for name, ours, theirs in (
-            ("version", VERSION, version),
-            ("model", self.origin.model_sha256, found.model_sha256),
-            ("prompts", self.origin.prompts_sha256, found.prompts_sha256),
-            ("settings", self.origin.settings, found.settings),
-        ):
-            if ours != theirs:
-                raise LopaError(
-                    f"{self.path} was made for another {name} ({theirs}, not {ours}); "
-                    "choose another --work folder or delete this one"
-                )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LopaError(f"{self.path} is damaged ({error}); {START_AGAIN}") from None
+        differences = self.origin.differences(found)
+        if version != VERSION:
+            differences.insert(0, f"format {version}, not {VERSION}")
+        if differences:
+            raise LopaError(f"{self.path} was made for {' and '.join(differences)}; {START_AGAIN}")
         self.tensors, self.done = tensors, done
 
 
@@ -215,7 +227,7 @@ class ActivationReader:
                 onnx.helper.make_tensor_value_info(site.tensor, element, ["n", "k"])
             )
         self.sites = sites
-        self.widths = {site.name: channels_of(graph, site) for site in sites}
+        self.widths = {site.name: graph.depth(site.products[0]) for site in sites}
         self.session = open_session(model, graph.folder)
 
     def __call__(self, feeds: Feeds) -> Iterator[tuple[str, Floats]]:
@@ -240,10 +252,8 @@ class ActivationReader:
         yield part
 
 
-def channels_of(graph: StepGraph, site: Site) -> int:
-    """K of a site."""
-    product = site.products[0]
-    return int(graph.stored[product.weight].dims[1 if product.transposed else 0])
+def _shown(setting: Any) -> str:
+    return "the default" if setting is None else str(setting)
 
 
 def _json(data: Mapping[str, Any]) -> str:

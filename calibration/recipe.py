@@ -63,6 +63,8 @@ class Rule:
     def faults(self) -> list[str]:
         """List what is wrong with the rule."""
         found = []
+        if not isinstance(self.match, str):
+            return [f"match is {self.match!r}, expected a pattern of names"]
         precisions: tuple[str, ...] = PRECISIONS
         methods: tuple[str, ...] = METHODS
         if self.match == CACHE:
@@ -71,10 +73,12 @@ class Rule:
                 found.append("smooth is for products, not for the cache")
         for name, known in (("precision", precisions), ("method", methods)):
             if getattr(self, name) not in known:
-                found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
+                found.append(
+                    f"{name} is {getattr(self, name)!r}, expected one of: {', '.join(known)}"
+                )
         number = isinstance(self.smooth, int | float) and not isinstance(self.smooth, bool)
         if not (self.smooth in SMOOTH or (number and 0 <= float(self.smooth) <= 1)):
-            found.append(f"smooth is {self.smooth!r}, expected {list(SMOOTH)} or 0 to 1")
+            found.append(f"smooth is {self.smooth!r}, expected {', '.join(SMOOTH)} or 0 to 1")
         return found
 
 
@@ -140,7 +144,7 @@ def find_recipe(name: str) -> Recipe:
     path = Path(name)
     if path.suffix != ".toml":
         raise LopaError(
-            f"recipe is {name!r}, expected one of {list(PRESETS)} or the name of a .toml file"
+            f"recipe is {name!r}, expected one of: {', '.join(PRESETS)}, or a .toml file"
         )
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -156,7 +160,7 @@ _KEYS = {"name", "rule", *_LIMITS}
 
 
 def _read(path: Path, data: dict[str, Any]) -> Recipe:
-    faults = [f"unknown key {key}" for key in data.keys() - _KEYS]
+    faults = [f"unknown key {key}" for key in sorted(data.keys() - _KEYS)]
     rules = []
     known = {field.name for field in fields(Rule)}
     tables = data.get("rule")
@@ -164,6 +168,9 @@ def _read(path: Path, data: dict[str, Any]) -> Recipe:
         faults.append("no [[rule]]")
         tables = []
     for number, table in enumerate(tables, 1):
+        if not isinstance(table, dict):
+            faults.append(f"rule {number} is {table!r}, expected a table")
+            continue
         wrong = sorted(table.keys() - known)
         missing = sorted({"match", "precision"} - table.keys())
         faults += [f"rule {number}: unknown key {key}" for key in wrong]

@@ -129,7 +129,7 @@ class _Rewriter:
         """Store a matrix as integers with scales and put the DequantizeLinear that reads them."""
         if precision in ("model", "fp16"):
             return
-        if precision == "int4-weight" and self._depth(product) % BLOCK:
+        if precision == "int4-weight" and self.graph.depth(product) % BLOCK:
             precision = "int8-weight"
         self._needs("fp16" if self.half else "")
         weight, scale = product.weight, f"{product.weight}_scale"
@@ -242,9 +242,6 @@ class _Rewriter:
 
     def _header(self, name: str, shape: list[int]) -> TensorProto:
         return tensor_header(name, TensorProto.FLOAT16 if self.half else TensorProto.FLOAT, shape)
-
-    def _depth(self, product: Product) -> int:
-        return int(self.graph.stored[product.weight].dims[1 if product.transposed else 0])
 
     def _needs(self, feature: str) -> None:
         self.opset = max(self.opset, OPSETS.get(feature, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..graphs.targets.onnxruntime_integers import use_integer_kernels
 from ..graphs.weight_file import inline_pieces
+from ..runtime.staging import write_whole
 from .fidelity import Fidelity, Predicted, compare
 from .plan import SitePlan
 from .rewrite import rewrite
@@ -51,9 +51,7 @@ def measure_sites(
         if known.get(name, {}).get("plan") != key:
             fidelity = _alone(graph, plan, states, references)
             known[name] = {"plan": key, **Sensitivity(name, plan.snr_db, fidelity).data()}
-            draft = file.with_suffix(".draft")
-            draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-            os.replace(draft, file)
+            write_whole(file, (json.dumps(known, indent=1) + "\n").encode())
         entry = known[name]
         numbers = {key: entry[key] for key in ("rows", "agreement", "decisions", "drift")}
         found.append(Sensitivity(name, plan.snr_db, Fidelity(**numbers)))

@@ -71,10 +71,7 @@ class StepGraph:
         self.model = onnx.load(folder / file, load_external_data=False)
         self.stored = {tensor.name: tensor for tensor in self.model.graph.initializer}
         self.makers = {name: node for node in self.model.graph.node for name in node.output}
-        self.users: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in self.model.graph.node:
-            for name in dict.fromkeys(node.input):
-                self.users[name].append(node)
+        self.users = readers(self.model)
 
     def read(self, name: str) -> Array:
         """Read a stored tensor."""
@@ -85,6 +82,10 @@ class StepGraph:
         weight = self.read(product.weight).astype(np.float32)
         return np.ascontiguousarray(weight.T) if product.transposed else weight
 
+    def depth(self, product: Product) -> int:
+        """K of a product: the channels of its activation."""
+        return int(self.stored[product.weight].dims[1 if product.transposed else 0])
+
     def embedding(self) -> NodeProto:
         """The node that looks the input tokens up in the embedding table."""
         found: NodeProto = next(
@@ -93,6 +94,15 @@ class StepGraph:
             if node.op_type == "Gather" and node.input[0] == "embed"
         )
         return found
+
+
+def readers(model: onnx.ModelProto) -> dict[str, list[NodeProto]]:
+    """The nodes that read each value, in order; none for a value that is not read."""
+    found: dict[str, list[NodeProto]] = defaultdict(list)
+    for node in model.graph.node:
+        for name in dict.fromkeys(node.input):
+            found[name].append(node)
+    return found
 
 
 def find_sites(graph: StepGraph) -> tuple[Site, ...]:

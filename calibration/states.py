@@ -7,7 +7,7 @@ Rare ones are the first of the strata met least so far; they widen the ranges.
 
 from __future__ import annotations
 
-import os
+import io
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -22,10 +22,11 @@ from ..runtime.contract import INPUT_NAMES, Instance
 from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
 from ..runtime.engines.protocol import StepInputs, StepOutputs
 from ..runtime.engines.status import EngineStatus
+from ..runtime.staging import write_whole
 
 MASK_BINS = 10
 TYPICAL, RARE = "typical", "rare"
-_SUFFIX = ".npz"
+STATE_SUFFIX = ".npz"
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -64,12 +65,12 @@ class StateFolder:
 
     def names(self, kind: str = "") -> list[str]:
         """Names of all steps, or of those of a kind."""
-        found = self.folder.glob(f"{kind}*{_SUFFIX}")
-        return sorted(path.name.removesuffix(_SUFFIX) for path in found)
+        found = self.folder.glob(f"{kind}*{STATE_SUFFIX}")
+        return sorted(path.name.removesuffix(STATE_SUFFIX) for path in found)
 
     def load(self, name: str) -> Feeds:
         """Read the inputs of one step."""
-        with np.load(self.folder / (name + _SUFFIX)) as file:
+        with np.load(self.folder / (name + STATE_SUFFIX)) as file:
             return {key: file[key] for key in INPUT_NAMES}
 
     def strata(self, kind: str = "") -> Counter[str]:
@@ -78,9 +79,9 @@ class StateFolder:
 
     def save(self, name: str, feeds: Feeds) -> None:
         """Write one step."""
-        with (self.folder / f"{name}.draft").open("wb") as file:
-            np.savez_compressed(file, **feeds)  # type: ignore[arg-type]
-        os.replace(self.folder / f"{name}.draft", self.folder / (name + _SUFFIX))
+        file = io.BytesIO()
+        np.savez_compressed(file, **feeds)  # type: ignore[arg-type]
+        write_whole(self.folder / (name + STATE_SUFFIX), file.getvalue())
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,21 @@ class States:
         """About `count` of them, evenly spaced."""
         chosen = {index * len(self.names) // count for index in range(count)}
         return States(self.folder, tuple(self.names[index] for index in sorted(chosen)))
+
+
+def copy_feeds(inputs: StepInputs, cache: tuple[NDArray[Any], NDArray[Any]]) -> Feeds:
+    """Copy the inputs of one step and its cache [L, H, C, D]; slots that it does not see are zero.
+
+    What these hold is left over from earlier prompts.
+    """
+    seen = inputs.cache_mask
+    keys, values = (
+        np.where(seen[:, None], tensor[:, :, : len(seen)], np.zeros((), tensor.dtype))
+        for tensor in cache
+    )
+    arrays = {name: array.copy() for name, array in vars(inputs).items()}
+    arrays |= {"cache_keys": keys, "cache_values": values}
+    return {name: arrays[name] for name in INPUT_NAMES}
 
 
 class RecordingEngine:
@@ -149,18 +165,11 @@ class RecordingEngine:
         if self.wanted and not repeated and not (full and rank > self._kept[-1][0]):
             name = f"{self.kind}-{self.prompt:05d}-{self._step:03d}-{stratum.label}"
             del self._kept[self.wanted - 1 :]
-            self._kept.append((rank, name, self._copy(inputs)))
+            self._kept.append((rank, name, copy_feeds(inputs, self.engine.cache())))
             self._kept.sort(key=lambda item: item[0])
         self._seen.add(stratum)
         self._step += 1
         return self.engine.run(shape)
-
-    def _copy(self, inputs: StepInputs) -> Feeds:
-        kept = inputs.cache_mask[:, None]
-        keys, values = self.engine.cache()
-        feeds = {name: getattr(inputs, name).copy() for name in vars(inputs)}
-        # Unused slots hold leftovers of earlier prompts.
-        return feeds | {"cache_keys": keys * kept, "cache_values": values * kept}
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
         """Copy window rows of the last run to cache slots."""

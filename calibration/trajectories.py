@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..graphs.instances import plan_instances
-from ..runtime.contract import LopaError
+from ..runtime.contract import CONTRACT_VERSION, LopaError
+from ..runtime.engine_info import EngineInfo
 from ..runtime.engines.protocol import Engine
-from ..runtime.manifest import BundleManifest, EngineInfo, ModelManifest
+from ..runtime.fit import misfit, steps_needed
+from ..runtime.manifest import (
+    SCHEMA_VERSION,
+    BundleManifest,
+    GraphInfo,
+    ModelInfo,
+    ModelManifest,
+    Source,
+)
 from ..runtime.options import DecodeOptions
-from ..runtime.prompt import stop_index
+from ..runtime.prompt import PromptError, stop_index
+from ..runtime.staging import write_whole
 from .states import RARE, TYPICAL, RecordingEngine
 
 RARE_PER_DECODE = 4
@@ -41,6 +50,13 @@ def rare_settings(window_attention: str) -> tuple[DecodeOptions, ...]:
     return (DecodeOptions(strategy="lopa", base="block-diffusion", confidence=SLOW),)
 
 
+def every_setting(model: ModelInfo, new_tokens: int | None) -> tuple[DecodeOptions, ...]:
+    """All settings that prompts are decoded with."""
+    attention = model.window_attention
+    chosen = (*typical_settings(attention), *rare_settings(attention))
+    return tuple(with_budget(setting, new_tokens, model) for setting in chosen)
+
+
 def calibration_bundle(model: ModelManifest, context: int | None) -> BundleManifest:
     """A manifest under which the engine runs a model folder in place.
 
@@ -49,7 +65,10 @@ def calibration_bundle(model: ModelManifest, context: int | None) -> BundleManif
     positions = model.model.max_positions
     longest = min(MAX_CONTEXT, positions) if context is None else context
     if longest > positions:
-        raise LopaError(f"context {longest} is longer than the model's {positions} positions")
+        raise LopaError(
+            f"context {longest} is longer than the model's {positions} positions; "
+            f"choose --context {positions} or less"
+        )
     return BundleManifest(
         schema=model.schema,
         contract=model.contract,
@@ -61,6 +80,52 @@ def calibration_bundle(model: ModelManifest, context: int | None) -> BundleManif
         versions=model.versions,
         files=model.files,
     )
+
+
+def planned_bundle(model: ModelInfo, context: int | None) -> BundleManifest:
+    """The same of a model that is not exported yet: prompts can be checked against it."""
+    model_manifest = ModelManifest(
+        schema=SCHEMA_VERSION,
+        contract=CONTRACT_VERSION,
+        model=model,
+        graph=GraphInfo("", "fp32", 0),
+        source=Source("", "", None, None),
+        versions={},
+        files={},
+    )
+    return calibration_bundle(model_manifest, context)
+
+
+def with_budget(setting: DecodeOptions, new_tokens: int | None, model: ModelInfo) -> DecodeOptions:
+    """The setting with `new_tokens`, a block at least; None leaves its default."""
+    if new_tokens is None:
+        return setting
+    return replace(setting, max_new_tokens=max(new_tokens, setting.block(model)))
+
+
+def check_prompt(ids: Sequence[int], setting: DecodeOptions, manifest: BundleManifest) -> None:
+    """Raise PromptError for ids that the model does not have or that do not fit its context."""
+    vocabulary = manifest.model.vocab_size
+    if not ids:
+        raise PromptError("the prompt is empty; give at least one token")
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise PromptError(f"prompt id {token} is outside the vocabulary of {vocabulary}")
+    context = max(instance.context for instance in manifest.instances)
+    more = context < manifest.model.max_positions
+    mend = "give a shorter prompt" + " or a larger --context" * more
+    if setting.room(len(ids), manifest) < 1:
+        raise PromptError(
+            f"a prompt of {len(ids)} tokens leaves no room for an answer in {context} cache slots; "
+            f"{mend}"
+        )
+    steps = steps_needed(setting.resolved(len(ids), manifest), manifest.model, len(ids))
+    if misfit(manifest.instances, steps):
+        slots = max(step.context for step in steps)
+        raise PromptError(
+            f"a prompt of {len(ids)} tokens needs {slots} cache slots to be decoded, "
+            f"there are {context}; {mend} or a smaller --max-new-tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -88,11 +153,9 @@ class Decodes:
         for turn in range(min(count, len(prompts) * len(settings))):
             prompt = tuple(prompts[order[turn % len(order)]])
             setting = settings[(turn + turn // len(order)) % len(settings)]
-            if new_tokens is not None:
-                size = max(new_tokens, setting.block(manifest.model))
-                setting = replace(setting, max_new_tokens=size)
+            setting = with_budget(setting, new_tokens, manifest.model)
             setting.check(manifest)
-            setting.check_prompt(len(prompt), manifest)
+            check_prompt(prompt, setting, manifest)
             chosen.append(prompt)
             options.append(setting)
         return cls(tuple(chosen), tuple(options))
@@ -121,10 +184,8 @@ class AnswerFile:
     def add(self, answer: tuple[int, ...]) -> None:
         """Append the answer of the next decode."""
         self.answers.append(answer)
-        draft = self.path.with_suffix(".draft")
         lines = ",\n".join(json.dumps(tokens) for tokens in self.answers)
-        draft.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        os.replace(draft, self.path)
+        write_whole(self.path, f"[\n{lines}\n]\n".encode())
 
 
 def record_typical(

@@ -40,7 +40,8 @@ def export_model(
     `candidates` is K of the contract. Raises LopaError listing every fault of the sources.
     """
     if precision not in TORCH_DTYPES:
-        raise LopaError(f"precision is {precision!r}, export offers {sorted(TORCH_DTYPES)}")
+        known = ", ".join(sorted(TORCH_DTYPES))
+        raise LopaError(f"precision is {precision!r}, expected one of: {known}")
     check_output(out, force, checkpoint, *([] if adapter is None else [adapter]))
     progress("reading", 0, 1)
     source = open_source(checkpoint, adapter, candidates)

@@ -22,7 +22,7 @@ from ..runtime.staging import check_output, staged_folder
 from .lint import check_graph
 from .targets import build_engine
 from .targets.listener import BuildListener
-from .targets.onnxruntime_fast import add_fast, check_fast
+from .targets.onnxruntime_fast import add_fast, read_fast
 from .targets.tensorrt_settings import TensorRtSettings
 
 SILENT = BuildListener()
@@ -48,8 +48,7 @@ def build_bundle(
     check_output(out, force, model_folder, *([] if fast is None else [fast]))
     model = read_model(model_folder)
     verify_files(model_folder, model.files)
-    if fast is not None:
-        check_fast(model_folder, model, fast, target)
+    fast_model = None if fast is None else read_fast(model_folder, model, fast, target)
     longest = max(instance.context for instance in instances)
     if longest > model.model.max_positions:
         raise LopaError(
@@ -62,8 +61,8 @@ def build_bundle(
             target, model_folder, model, instances, stage, settings, listener
         )
         fast_graph = None
-        if fast is not None:
-            fast_graph, added = add_fast(fast, instances, stage)
+        if fast is not None and fast_model is not None:
+            fast_graph, added = add_fast(fast, fast_model, instances, stage)
             names += added
         for name in TOKENIZER_FILES:
             if name in model.files:

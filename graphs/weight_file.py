@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -57,18 +57,31 @@ def write_pieces(
     with data_file.open("wb") as file:
         for index, piece in enumerate(pieces):
             for header, array in zip(piece.headers, piece.make(), strict=True):
-                data = np.ascontiguousarray(array).tobytes()
-                if header.data_type == TensorProto.INT64 or len(data) < EXTERNAL_BYTES:
-                    header.raw_data = data
+                if header.data_type == TensorProto.INT64 or array.nbytes < EXTERNAL_BYTES:
+                    header.raw_data = np.ascontiguousarray(array).tobytes()
                 else:
-                    file.seek(-(-file.tell() // ALIGNMENT) * ALIGNMENT)
-                    _point(header, data_file.name, file.tell(), len(data))
-                    file.write(data)
+                    append_tensor(file, header, data_file.name, [array])
                 model.graph.initializer.append(header)
             progress(index + 1, len(pieces))
         file.flush()
         os.fsync(file.fileno())
     onnx.save(model, graph_file)
+
+
+def append_tensor(
+    file: BinaryIO, tensor: TensorProto, location: str, parts: Iterable[Array]
+) -> None:
+    """Append the parts of one tensor's data to `file`, page-aligned, and point `tensor` at them."""
+    start = -(-file.tell() // ALIGNMENT) * ALIGNMENT
+    file.seek(start)
+    for part in parts:
+        file.write(np.ascontiguousarray(part).tobytes())
+    tensor.ClearField("raw_data")
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, "offset": start, "length": file.tell() - start}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def inline_pieces(model: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
@@ -80,9 +93,3 @@ def inline_pieces(model: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
         for header, array in zip(piece.headers, piece.make(), strict=True):
             header.raw_data = np.ascontiguousarray(array).tobytes()
             model.graph.initializer.append(header)
-
-
-def _point(header: TensorProto, location: str, offset: int, length: int) -> None:
-    header.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        header.external_data.add(key=key, value=str(value))

@@ -31,9 +31,9 @@ class Branch:
         self.span: tuple[int, int] | None = None  # positions it may fill; None: every mask
         self.ended = False  # the rules are done with it, whatever its blocks say
         self.stopped = False  # a stop token was filled: no more blocks are added
-        self.confidence = 1.0  # of the extra token that made this lookahead branch; anchor 1
+        self.confidence = 1.0  # mean over the extra tokens of a lookahead branch; anchor 1
         self.reward = 1.0  # mean probability of the tokens filled to make this branch
-        self.extra: tuple[int, int] | None = None  # (position, token) a lookahead adds
+        self.extras: tuple[tuple[int, int], ...] = ()  # (position, token) that a lookahead adds
 
     def start(self, prompt: Sequence[int]) -> None:
         """Make this the anchor of `prompt`, without blocks."""
@@ -42,7 +42,7 @@ class Branch:
         self.masked[:] = False
         self.blocks.clear()
         self.focus, self.span, self.ended = 0, None, False
-        self.stopped, self.confidence, self.reward, self.extra = False, 1.0, 1.0, None
+        self.stopped, self.confidence, self.reward, self.extras = False, 1.0, 1.0, ()
 
     def extend(self, size: int) -> Block:
         """Append one block of `size` masked positions."""
@@ -91,7 +91,7 @@ class Branch:
         self.masked[: self.length] = other.masked[: self.length]
         self.blocks = [block.copy() for block in other.blocks]
         self.stopped, self.confidence = other.stopped, other.confidence
-        self.reward, self.extra = other.reward, other.extra
+        self.reward, self.extras = other.reward, other.extras
 
 
 @dataclass(frozen=True)

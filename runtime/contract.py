@@ -6,6 +6,7 @@ D head size; K kept candidates. Exporter, targets, runtimes and the C++ host sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,16 @@ INPUT_NAMES = (
 )
 OUTPUT_NAMES = ("token_ids", "log_probs", "entropy", "window_keys", "window_values")
 CACHE_WINDOWS = {"cache_keys": "window_keys", "cache_values": "window_values"}  # cache: its source
+CACHE_NAMES = tuple(CACHE_WINDOWS)
+WINDOW_NAMES = tuple(CACHE_WINDOWS.values())
+# What crosses between host and device in every step.
+HOST_INPUT_NAMES = tuple(name for name in INPUT_NAMES if name not in CACHE_NAMES)
+HEAD_OUTPUT_NAMES = tuple(name for name in OUTPUT_NAMES if name not in WINDOW_NAMES)
 
 # Precision of a graph -> NumPy name of the "model dtype" that caches and window outputs carry.
 # NumPy has no bfloat16: such tensors never leave the device.
 MODEL_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "bool": 1}
 
 
 class LopaError(Exception):
@@ -85,6 +92,11 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def bytes(self) -> int:
+        """Size in memory."""
+        return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
 
 def input_specs(
     instance: Instance, layers: int, kv_heads: int, head_dim: int, model_dtype: str
@@ -121,6 +133,11 @@ def output_specs(
         TensorSpec("window_keys", model_dtype, window),
         TensorSpec("window_values", model_dtype, window),
     )
+
+
+def named(specs: Sequence[TensorSpec], names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """Return those of `specs` that are called so."""
+    return tuple(spec for spec in specs if spec.name in names)
 
 
 def smallest_fit(instances: Sequence[Instance], step: Instance) -> Instance | None:

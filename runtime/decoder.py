@@ -42,8 +42,8 @@ class StepEvent:
     step: int  # counted from 1
     winner: int
     scores: tuple[float, ...]
-    confidences: tuple[float, ...]  # of the extra token of each branch, 1 for the anchor
-    extra: Fill | None  # the token that the winning lookahead had added
+    confidences: tuple[float, ...]  # mean over the extra tokens of each branch, 1 for the anchor
+    extras: tuple[Fill, ...]  # what the winning lookahead had added, surest first
     filled: tuple[Fill, ...]  # set on the winner by this step
     cached: int  # cache slots in use before the step
     committed: int  # positions written to the cache by the step
@@ -138,7 +138,7 @@ class Decoder:
             scores, winner, predicted = outcome.scores, outcome.winner, outcome.predicted
             anchor = live[winner]
             saved = self._commit(window, winner, shape, plans[winner], outcome.outputs, saved)
-            extra, confidences = anchor.extra, tuple(branch.confidence for branch in live)
+            extras, confidences = anchor.extras, tuple(branch.confidence for branch in live)
             filled = self._fill(anchor, predicted)
             self.strategy.settle(anchor, window)
             step += 1
@@ -147,7 +147,7 @@ class Decoder:
                 winner=winner,
                 scores=scores,
                 confidences=confidences,
-                extra=extra,
+                extras=extras,
                 filled=tuple(filled),
                 cached=window.cached,
                 committed=window.commits,
@@ -160,9 +160,7 @@ class Decoder:
                 precision=precision,
             )
             free += [branch for branch in branches if branch is not anchor]
-            lookaheads = []
-            if self.strategy.branches_out(anchor):
-                lookaheads = self._spawn(anchor, predicted, free)
+            lookaheads = self._spawn(anchor, predicted, free)
 
     def _advance(self, branch: Branch, count: int) -> bool:
         """Let the strategy add blocks where the widest instance for `count` branches allows."""
@@ -214,10 +212,7 @@ class Decoder:
             )
             for plan in run.plans
         ]
-        scores = tuple(
-            self.lookahead.score(branch, predicted, self.model.vocab_size)
-            for branch, predicted in zip(run.live, predictions, strict=True)
-        )
+        scores = self.lookahead.scores(run.live, predictions, self.model.vocab_size)
         winner = self.lookahead.choose(scores)
         return _Outcome(outputs, scores, winner, predictions[winner])
 
@@ -264,22 +259,24 @@ class Decoder:
         filled = self.strategy.fill(anchor, predicted)
         for position, token in filled:
             anchor.fill(position, token, self.model.pad_token_id)
-        anchor.extra, anchor.confidence, anchor.reward = None, 1.0, 1.0
+        anchor.extras, anchor.confidence, anchor.reward = (), 1.0, 1.0
         if filled:
             chosen = np.isin(predicted.positions, [position for position, _ in filled])
             anchor.reward = float(predicted.probability[chosen].mean())
         return filled
 
     def _spawn(self, anchor: Branch, predicted: Predictions, free: list[Branch]) -> list[Branch]:
-        """Copy the anchor once per extra token, most confident first."""
+        """Copy the anchor once per lookahead and fill its extra tokens, most confident first."""
         lookaheads = []
-        for index in self.lookahead.extras(anchor, predicted):
+        room = self.strategy.lookahead_room(anchor)
+        for extras in self.lookahead.extras(anchor, predicted, room):
             branch = free.pop()
             branch.copy_from(anchor)
-            position, token = int(predicted.positions[index]), int(predicted.token_ids[index])
-            branch.fill(position, token, self.model.pad_token_id)
-            branch.extra = (position, token)
-            branch.confidence = float(predicted.confidence[index])
-            branch.reward = (anchor.reward + float(predicted.probability[index])) / 2
+            positions, tokens = predicted.positions[extras], predicted.token_ids[extras]
+            branch.extras = tuple(zip(positions.tolist(), tokens.tolist(), strict=True))
+            for position, token in branch.extras:
+                branch.fill(position, token, self.model.pad_token_id)
+            branch.confidence = float(predicted.confidence[extras].mean())
+            branch.reward = (anchor.reward + float(predicted.probability[extras].mean())) / 2
             lookaheads.append(branch)
         return lookaheads

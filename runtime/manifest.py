@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import types
 import typing
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from .contract import CONTRACT_VERSION, MODEL_DTYPES, Instance, LopaError
+from .contract import (
+    CONTRACT_VERSION,
+    MODEL_DTYPES,
+    Instance,
+    LopaError,
+    TensorSpec,
+    input_specs,
+    output_specs,
+)
+from .engine_info import EngineInfo
+from .quantization import FastGraph, Quantization
+from .schema import decode
 
 SCHEMA_VERSION = 1
 MODEL_FILE = "model.json"
@@ -28,7 +37,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 WINDOW_ATTENTION = ("full", "block-causal")
-HARDWARE_COMPATIBILITY = ("none", "ampere+", "same-compute-capability")
 
 
 class ManifestError(LopaError):
@@ -66,7 +74,8 @@ class ModelInfo:
             ("logit_shift", (0, 1)),
         ):
             if getattr(self, name) not in known:
-                found.append(f"{name} is {getattr(self, name)!r}, expected one of {list(known)}")
+                listed = ", ".join(str(item) for item in known)
+                found.append(f"{name} is {getattr(self, name)!r}, expected one of: {listed}")
         for name in ("layers", "kv_heads", "head_dim", "candidates"):
             if getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}, expected 1 or more")
@@ -109,91 +118,8 @@ class GraphInfo:
         """List contradictions between the fields."""
         if self.precision in MODEL_DTYPES:
             return []
-        return [f"precision is {self.precision!r}, expected one of {sorted(MODEL_DTYPES)}"]
-
-
-@dataclass(frozen=True)
-class EngineStamp:
-    """What a compiled engine is tied to; compared with the machine before it is deserialised."""
-
-    compute_capabilities: tuple[int, ...]  # it runs on these; 89 stands for SM 8.9
-    platform: str  # operating system and processor, "linux-x86_64"
-    hardware_compatibility: str  # one of HARDWARE_COMPATIBILITY
-    version_compatible: bool  # newer library versions may run it
-    profiles: tuple[str, ...]  # instance name of each optimisation profile, by profile index
-    graph_sha256: str  # of the ONNX graph it was built from, external data included
-    settings: dict[str, str]  # builder settings that shaped it
-
-    def faults(self) -> list[str]:
-        """List contradictions between the fields."""
-        found = [
-            f"compute_capabilities holds {number}, expected numbers like 89"
-            for number in self.compute_capabilities
-            if number < 10
-        ]
-        if not self.compute_capabilities:
-            found.append("compute_capabilities is empty, expected at least one")
-        if self.hardware_compatibility not in HARDWARE_COMPATIBILITY:
-            found.append(
-                f"hardware_compatibility is {self.hardware_compatibility!r}, expected one of "
-                f"{list(HARDWARE_COMPATIBILITY)}"
-            )
-        twice = [name for name, count in Counter(self.profiles).items() if count > 1]
-        found += [f"profiles names {name} twice" for name in twice]
-        return found
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """Which engine library a bundle needs and how its shapes are given."""
-
-    target: str
-    dynamic: bool  # True: one engine takes every shape up to the instances; False: exactly them
-    versions: dict[str, str]  # libraries that made the engine
-    stamp: EngineStamp | None = None  # of compiled engines
-
-
-@dataclass(frozen=True)
-class QuantizedLayer:
-    """How one matrix product, or the embedding table, is stored and computed."""
-
-    precision: str  # "model" | "fp16" | "int8-weight" | "int8" | "int4-weight"
-    method: str | None  # that gave the range of its activations
-    smooth: float | None  # exponent of the scale migration
-    reason: str  # why it is kept higher than its rule says; empty if it is not
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """What `lopa calibrate` made of a model; hashes are sha256 (hex)."""
-
-    recipe: str
-    rules: tuple[str, ...]  # first match wins
-    layers: dict[str, QuantizedLayer]
-    agreement: float  # share of the likeliest tokens kept on the recorded steps
-    states: int  # recorded steps
-    prompts_sha256: str
-    model_sha256: str  # of the model that was calibrated
-    cache: str | None = None  # dtype of caches and window outputs where it is not the model's
-
-    def faults(self) -> list[str]:
-        """List contradictions between the fields."""
-        if self.cache in (None, "int8"):
-            return []
-        return [f"cache is {self.cache!r}, expected null or 'int8'"]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of products of each precision."""
-        return dict(Counter(layer.precision for layer in self.layers.values()))
-
-
-@dataclass(frozen=True)
-class FastGraph:
-    """A quantised graph of a bundle's model, with the same inputs and outputs."""
-
-    file: str
-    quantization: Quantization
+        known = ", ".join(sorted(MODEL_DTYPES))
+        return [f"precision is {self.precision!r}, expected one of: {known}"]
 
 
 @dataclass(frozen=True)
@@ -257,6 +183,17 @@ class BundleManifest:
     def model_dtype(self) -> str:
         """NumPy dtype name of caches and window outputs."""
         return _cache_dtype(self.graph, self.quantization)
+
+    def tensor_specs(
+        self, instance: Instance
+    ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Inputs and outputs of the engine at `instance`, in contract order."""
+        info, dtype = self.model, self.model_dtype
+        dims = (info.layers, info.kv_heads, info.head_dim)
+        return (
+            input_specs(instance, *dims, dtype),
+            output_specs(instance, *dims, info.candidates, dtype),
+        )
 
 
 def _cache_dtype(graph: GraphInfo, quantization: Quantization | None) -> str:
@@ -356,62 +293,7 @@ def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
                 "upgrade lopa or build the bundle again with this version"
             )
     faults: list[str] = []
-    manifest = _decode(cls, data, "", faults)
+    manifest = decode(cls, data, "", faults)
     if faults:
         raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; {again} it again")
     return typing.cast(ManifestT, manifest)
-
-
-def _decode(expected: Any, value: Any, where: str, faults: list[str]) -> Any:
-    """Turn JSON `value` into the type `expected`; faults are appended with their path."""
-    if is_dataclass(expected):
-        return _decode_dataclass(typing.cast(type, expected), value, where, faults)
-    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        return _decode(arguments[0], value, where, faults)
-    if origin is tuple and isinstance(value, list):
-        return tuple(
-            _decode(arguments[0], item, f"{where}[{index}]", faults)
-            for index, item in enumerate(value)
-        )
-    if origin is dict and isinstance(value, dict):
-        return {
-            key: _decode(arguments[1], item, f"{where}.{key}", faults)
-            for key, item in value.items()
-        }
-    plain = origin or expected
-    if plain in (tuple, dict) or type(value) is not plain:
-        faults.append(f"{where} is {type(value).__name__}, expected {_type_name(expected)}")
-    return value
-
-
-def _decode_dataclass(cls: type, value: Any, where: str, faults: list[str]) -> Any:
-    if not isinstance(value, dict):
-        faults.append(f"{where} is {type(value).__name__}, expected an object")
-        return None
-    prefix = f"{where}." if where else ""
-    hints = typing.get_type_hints(cls)
-    names = {field.name for field in fields(cls)}
-    faults.extend(f"unknown key {prefix}{name}" for name in sorted(value.keys() - names))
-    optional = {field.name for field in fields(cls) if field.default is not MISSING}
-    missing = sorted(names - optional - value.keys())
-    faults.extend(f"key {prefix}{name} is missing" for name in missing)
-    before = len(faults)
-    decoded = {
-        name: _decode(hints[name], value[name], f"{prefix}{name}", faults)
-        for name in names
-        if name in value
-    }
-    if missing or len(faults) > before:
-        return None
-    made = cls(**decoded)
-    check = getattr(made, "faults", None)
-    if check is not None:
-        faults.extend(f"{prefix.rstrip('.') or cls.__name__}: {fault}" for fault in check())
-    return made
-
-
-def _type_name(expected: Any) -> str:
-    return getattr(expected, "__name__", None) or str(expected)

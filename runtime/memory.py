@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .contract import MODEL_DTYPES, Instance
+from .contract import ELEMENT_BYTES, MODEL_DTYPES, Instance
 from .manifest import BundleManifest, ModelInfo
-
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)

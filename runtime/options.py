@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -25,7 +25,7 @@ from .strategies.choice import (
     make_strategy,
     unused_settings,
 )
-from .strategies.lopa import Lookahead
+from .strategies.lopa import DEFAULT_CONFIRM, SHAPES, Lookahead
 
 MAX_COUNT = 1_000_000  # of tokens, steps, sizes
 DEFAULT_LOOKAHEAD = 4
@@ -39,6 +39,8 @@ class DecodeOptions:
     strategy: str = "lopa"
     base: str = "d2f"  # of lopa: the strategy whose result is the anchor
     lookahead: int | None = None  # lookahead branches; default: the bundle's, at most 4
+    lookahead_shape: str = "single"  # what each adds to the anchor: "single" | "nested"
+    confirm: float = DEFAULT_CONFIRM  # of "nested": least probability that confirms a token
     block_size: int | None = None  # default: of the model's training; vanilla: all new tokens
     small_block_size: int | None = None  # block-diffusion: filled at a time; default: the block
     max_new_tokens: int | None = None  # default: what fits, at most 256
@@ -88,6 +90,7 @@ class DecodeOptions:
         for name, value, known in (
             ("strategy", self.strategy, STRATEGIES),
             ("base", self.base, BASES),
+            ("lookahead shape", self.lookahead_shape, SHAPES),
             ("window attention", self.window_attention, (None, "full", "block-causal")),
             ("precision policy", self.precision_policy, POLICIES),
         ):
@@ -110,6 +113,7 @@ class DecodeOptions:
             ("add threshold", self.add_threshold),
             ("complete threshold", self.complete_threshold),
             ("confidence", self.confidence),
+            ("confirm", self.confirm),
             ("precision margin", self.precision_margin),
         ):
             if not 0 <= share <= 1:
@@ -238,7 +242,13 @@ class DecodeOptions:
     def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
         """Build the decoder of resolved options."""
         assert self.lookahead is not None
-        lookahead = Lookahead(self.lookahead, self.branch_score(), self.anchor_wins)
+        lookahead = Lookahead(
+            self.lookahead,
+            self.branch_score(),
+            self.anchor_wins,
+            self.lookahead_shape,
+            self.confirm,
+        )
         strategy = make_strategy(self, model)
         return Decoder(
             engine, model, strategy, lookahead, self.sampler(), self.precision(), self.strict
@@ -256,6 +266,28 @@ class DecodeOptions:
     def sampler(self) -> Sampler:
         """The token sampler."""
         return Sampler(self.temperature, self.top_k, self.top_p, self.measure)
+
+
+SETTINGS = tuple(field.name for field in fields(DecodeOptions))
+
+
+def check_names(
+    given: Iterable[str], kind: str = "setting", known: Sequence[str] = SETTINGS
+) -> None:
+    """Raise LopaError for names that are not `known`; `kind` is what the message calls them."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise LopaError(f"unknown {kind} {', '.join(unknown)}; known: {', '.join(known)}")
+
+
+def with_settings(options: DecodeOptions, settings: Mapping[str, Any]) -> DecodeOptions:
+    """`options` with some fields replaced; raises LopaError for unknown names and wrong types."""
+    check_names(settings)
+    changed = replace(options, **settings)
+    faults = list(_type_faults(changed))
+    if faults:
+        raise LopaError("; ".join(faults))
+    return changed
 
 
 def _type_faults(options: DecodeOptions) -> Iterator[str]:

@@ -54,7 +54,7 @@ class TextCodec:
         """Apply the chat template to messages, ending with the generation prompt if asked."""
         if not self.template:
             raise PromptError(
-                "the bundle's tokenizer has no chat template; use --raw (raw=True) to decode the "
+                "the tokenizer has no chat template; use --raw (raw=True) to decode the "
                 "prompt as it is"
             )
         tokens = {

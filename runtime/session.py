@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -16,7 +16,7 @@ from .engines import open_engine
 from .engines.protocol import Engine
 from .manifest import BundleManifest, read_bundle, verify_files
 from .memory import smaller
-from .options import DecodeOptions
+from .options import SETTINGS, DecodeOptions, check_names
 from .prompt import PromptError, TextCodec, stop_index
 
 
@@ -198,6 +198,8 @@ def open_bundle(
     bundle. Raises LopaError for anything wrong with the bundle.
     """
     folder = Path(path)
+    if folder.is_file():
+        raise LopaError(f"{folder} is a file, expected a bundle: the folder that lopa build makes")
     if not folder.is_dir():
         raise LopaError(f"no bundle at {folder}; make one with: lopa build CHECKPOINT -o {folder}")
     manifest = read_bundle(folder)
@@ -212,10 +214,5 @@ def open_bundle(
 
 
 def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:
-    known = {field.name for field in fields(DecodeOptions)}
-    unknown = sorted(settings.keys() - known)
-    if unknown:
-        raise LopaError(
-            f"unknown decode setting {', '.join(unknown)}; known: {', '.join(sorted(known))}"
-        )
+    check_names(settings, "decode setting", sorted(SETTINGS))
     return replace(options or DecodeOptions(), **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 
 def positive(text: str) -> int:
@@ -33,6 +34,22 @@ def number(text: str) -> float:
     return value
 
 
+def amount(text: str) -> float:
+    """A finite number of 0 or more."""
+    value = number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, got {text}")
+    return value
+
+
 def positives(text: str) -> tuple[int, ...]:
     """Integers of 1 or more, separated by commas; ascending, each once."""
     return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
@@ -41,6 +58,22 @@ def positives(text: str) -> tuple[int, ...]:
 def naturals(text: str) -> tuple[int, ...]:
     """Integers of 0 or more, separated by commas; ascending, each once."""
     return tuple(sorted({natural(part.strip()) for part in text.split(",")}))
+
+
+def path(text: str) -> Path:
+    """A path; an empty one, which Path takes for the current folder, is refused."""
+    return Path(_given(text))
+
+
+def file_or_stdin(text: str) -> str:
+    """The name of a file to read, or `-` for standard input."""
+    return _given(text)
+
+
+def _given(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got an empty text")
+    return text
 
 
 def _integer(text: str) -> int:

@@ -107,8 +107,8 @@ def _run(arguments: list[str]) -> int:
         if error.filename is None:
             raise
         return report_error(LopaError(f"{error.filename}: {error.strerror}"), args.verbose)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return report_interrupt(stop)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -137,7 +137,8 @@ def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         prog="lopa",
         description="Compile diffusion language models into saved engines and decode with "
         "Lookahead Parallel Decoding.",
-        epilog="Exit status: 0 done, 1 an error you can mend (one line says how), 2 wrong usage.",
+        epilog="Exit status: 0 done, 1 an error you can mend (one line says how), 2 wrong usage, "
+        "130 interrupted.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"lopa {__version__}")
@@ -169,6 +170,13 @@ def report_error(error: LopaError, verbose: bool = False) -> int:
         print(f"  caused by {type(cause).__name__}:", _line(cause), file=sys.stderr)
         cause = cause.__cause__
     return USER_ERROR
+
+
+def report_interrupt(stop: KeyboardInterrupt) -> int:
+    """Say that the command was interrupted and, where it is `resumable`, how it goes on."""
+    with contextlib.suppress(OSError):
+        print("; ".join(["lopa: interrupted", *map(str, stop.args)]), file=sys.stderr)
+    return INTERRUPTED
 
 
 @contextlib.contextmanager

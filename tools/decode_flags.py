@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from .arguments import natural, number, positive
+from .arguments import natural, number, path, positive
 
 if TYPE_CHECKING:
     from ..runtime.options import DecodeOptions
@@ -23,7 +23,7 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--settings",
         metavar="FILE",
-        type=Path,
+        type=path,
         help="JSON object of settings, as lopa tune writes it; flags go over it",
     )
     group.add_argument(
@@ -41,6 +41,20 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         type=natural,
         help="of lopa: lookahead branches (default: what the bundle has, at most 4)",
+    )
+    group.add_argument(
+        "--lookahead-shape",
+        metavar="NAME",
+        help="of lopa: what a lookahead adds to the anchor: single (default), one position each as "
+        "published, or nested, more and more positions; the one with the most confirmed tokens "
+        "wins",
+    )
+    group.add_argument(
+        "--confirm",
+        metavar="F",
+        type=number,
+        help="of --lookahead-shape nested: least probability in the view of a smaller branch that "
+        "confirms a token (default 0.5)",
     )
     group.add_argument(
         "--block-size",
@@ -201,6 +215,36 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def setting_values(text: str) -> tuple[str, list[Any]]:
+    """A decode setting and values to compare, `FIELD=a,b,...`, each read as its own flag is."""
+    name, _, listed = text.partition("=")
+    parser = argparse.ArgumentParser(add_help=False)
+    add_decode_flags(parser)
+    flags = {
+        option.removeprefix("--").replace("-", "_"): action
+        for action in parser._actions
+        for option in action.option_strings
+        if action.nargs != 0 and action.dest != "settings"
+    }
+    action = flags.get(name.strip().replace("-", "_"))
+    if action is None or not listed.strip():
+        known = ", ".join(sorted({action.dest for action in flags.values()}))
+        raise argparse.ArgumentTypeError(
+            f"expected FIELD=a,b,... with a field of {known}; got {text!r}"
+        )
+    read = cast("Callable[[str], Any]", action.type or str)
+    values: list[Any] = []
+    for part in listed.split(","):
+        try:
+            value = read(part.strip())
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+        if value in values:
+            raise argparse.ArgumentTypeError(f"{text}: {value} is given twice")
+        values.append(value)
+    return action.dest, values
+
+
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `open_bundle`."""
     group = parser.add_argument_group("engine")
@@ -225,7 +269,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--runtime-cache",
         "--runtimeCacheFile",
         metavar="FILE",
-        type=Path,
+        type=path,
         help="where TensorRT for RTX keeps the kernels it compiles for this GPU (default: beside "
         "the bundle)",
     )
@@ -254,26 +298,26 @@ def open_session(args: argparse.Namespace) -> Session:
 
 def decode_options(args: argparse.Namespace) -> DecodeOptions:
     """Return the settings given on the command line, over those of a file, over the defaults."""
-    from dataclasses import fields, replace
+    from dataclasses import replace
 
-    from ..runtime.options import DecodeOptions
+    from ..runtime.options import SETTINGS, DecodeOptions
 
-    names = [field.name for field in fields(DecodeOptions)]
-    given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-    file = {} if args.settings is None else _read_settings(args.settings, names)
-    return replace(DecodeOptions(), **{**file, **given})
+    given = {
+        name: getattr(args, name) for name in SETTINGS if getattr(args, name, None) is not None
+    }
+    options = DecodeOptions() if args.settings is None else _read_settings(args.settings)
+    return replace(options, **given)
 
 
-def _read_settings(path: Path, names: list[str]) -> dict[str, Any]:
+def _read_settings(path: Path) -> DecodeOptions:
     from ..runtime.contract import LopaError
+    from ..runtime.options import DecodeOptions, with_settings
+    from .strict_json import read_json
 
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LopaError(f"{path} is not JSON ({error}); expected an object of settings") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise LopaError(f"{path} holds {type(found).__name__}, expected an object of settings")
-    unknown = sorted(found.keys() - set(names))
-    if unknown:
-        raise LopaError(f"{path}: unknown setting {', '.join(unknown)}; known: {', '.join(names)}")
-    return found
+    try:
+        return with_settings(DecodeOptions(), found)
+    except LopaError as error:
+        raise LopaError(f"{path}: {error}") from None

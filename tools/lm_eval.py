@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 
 from ..runtime.contract import LopaError
-from .cli import report_error
+from .cli import report_error, report_interrupt
 
 
 def main() -> int:
-    """Run the harness on `sys.argv`; a LopaError is one line and status 1."""
+    """Run the harness on `sys.argv`; a LopaError is one line and status 1, an interrupt 130."""
     try:
         from lm_eval.__main__ import cli_evaluate
 
@@ -28,6 +28,8 @@ def main() -> int:
         cli_evaluate()
     except LopaError as error:
         return report_error(error)
+    except KeyboardInterrupt as stop:
+        return report_interrupt(stop)
     return 0
 
 

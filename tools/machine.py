@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import platform
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ LIBRARIES = {
     "onnx": "export and build",
     "polygraphy": "compare",
 }
+# Python packages take long to import and are there if they are installed; an engine library can be
+# installed and not load, so those are imported.
+_PACKAGES = ("torch", "onnx", "polygraphy")
 _OTHER_NAMES = {"tensorrt_rtx": PRODUCTS["tensorrt-rtx"].modules}
 
 
@@ -109,6 +113,11 @@ def _no_cuda_provider() -> str | None:
 
 
 def _version(name: str) -> str | None:
+    if name in _PACKAGES:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
     for module in _OTHER_NAMES.get(name, (name,)):
         try:
             return str(importlib.import_module(module).__version__)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.contract import MODEL_DTYPES, LopaError
+from ..runtime.contract import ELEMENT_BYTES, MODEL_DTYPES, LopaError
 from ..runtime.manifest import BUNDLE_FILE, MODEL_FILE, ModelInfo, read_model
-from ..runtime.memory import ELEMENT_BYTES
 from ..runtime.staging import check_output
 from .display.progress import Progress
 from .display.report import Section, columns, model_lines, size_text

@@ -55,14 +55,14 @@ def _writer(file: TextIO) -> Trace:
 def step_record(event: StepEvent) -> dict[str, Any]:
     """One step as plain data.
 
-    `extra` is the token by which a winning lookahead had run ahead (null for the anchor); `filled`
-    is what the step set beside it, by position.
+    `extras` are the tokens by which a winning lookahead had run ahead (none for the anchor),
+    `filled` those that the step set beside them, each with its position.
     """
     return {
         "step": event.step,
         "winner": event.winner,
         "scores": list(event.scores),
-        "extra": None if event.extra is None else list(event.extra),
+        "extras": [[position, token] for position, token in event.extras],
         "filled": [[position, token] for position, token in event.filled],
         "cached": event.cached,
         "window": event.window,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..runtime.contract import LopaError
@@ -15,12 +18,35 @@ def parse_json(text: str) -> Any:
     """Parse `text`; raises LopaError with what is wrong and, where it is known, the column."""
     try:
         return json.loads(
-            text, parse_constant=_refuse, parse_float=_finite, parse_int=_short_integer
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse,
+            parse_float=_finite,
+            parse_int=_short_integer,
         )
     except json.JSONDecodeError as error:
-        raise LopaError(f"not valid JSON ({error.msg} at column {error.colno})") from None
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise LopaError(f"not valid JSON ({error.msg} at {line}column {error.colno})") from None
     except RecursionError:
         raise LopaError("not valid JSON (nested too deeply)") from None
+
+
+def read_json(path: Path) -> Any:
+    """Parse a file of UTF-8 text, with or without a byte order mark; its faults name the file."""
+    try:
+        return parse_json(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise LopaError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except LopaError as error:
+        raise LopaError(f"{path}: {error}") from None
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise LopaError(f"not valid JSON (key {name!r:.40} is given twice)")
+    return found
 
 
 def _refuse(name: str) -> NoReturn:

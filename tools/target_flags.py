@@ -15,8 +15,9 @@ from ..graphs.targets.tensorrt_settings import (
     TensorRtSettings,
 )
 from ..runtime.contract import LopaError
-from ..runtime.manifest import HARDWARE_COMPATIBILITY, MODEL_FILE, ModelInfo, read_model
-from .arguments import positives
+from ..runtime.engine_info import HARDWARE_COMPATIBILITY
+from ..runtime.manifest import MODEL_FILE, ModelInfo, read_model
+from .arguments import path, positives
 
 # Static windows in blocks of the model, and at least so many tokens.
 WINDOW_BLOCKS = ((2, 32), (4, 64))
@@ -94,7 +95,7 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
         "export-layer-info",
         "exportLayerInfo",
         metavar="FILE",
-        type=Path,
+        type=path,
         help="write the engine inspector's JSON (detailed verbosity; needs a GPU on both targets)",
     )
     add(
@@ -114,7 +115,7 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
         "timing-cache-file",
         "timingCacheFile",
         metavar="FILE",
-        type=Path,
+        type=path,
         help="tensorrt: kernel timings to start from, written back after the build",
     )
     add(

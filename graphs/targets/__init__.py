@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...runtime.contract import Instance, LopaError
-from ...runtime.manifest import EngineInfo, ModelManifest
+from ...runtime.engine_info import EngineInfo
+from ...runtime.manifest import ModelManifest
 from .listener import BuildListener
 from .tensorrt_library import TRAITS
 from .tensorrt_settings import TensorRtSettings
@@ -28,7 +29,7 @@ def check_target(target: str, precision: str, settings: TensorRtSettings | None)
 
         onnxruntime.check_precision(precision)
     else:
-        raise LopaError(f"target is {target!r}, expected one of {list(TARGETS)}")
+        raise LopaError(f"target is {target!r}, expected one of: {', '.join(TARGETS)}")
 
 
 def build_engine(

@@ -13,8 +13,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...runtime.contract import Instance, LopaError
+from ...runtime.engine_info import EngineInfo
 from ...runtime.engines.onnxruntime import COMMIT_FILE, load_library
-from ...runtime.manifest import EngineInfo, ModelManifest
+from ...runtime.manifest import ModelManifest
 from .onnxruntime_experts import fuse_experts, has_experts
 from .onnxruntime_integers import use_integer_kernels
 

@@ -8,23 +8,21 @@ the graph's routing weights, and its output is multiplied by their sum.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from ..pruning import keep_needed
+from ..weight_file import Array, append_tensor
 
 DOMAIN = "com.microsoft"
 SUFFIX = ".experts.down.weight"  # canonical name of the exporter
-ALIGNMENT = 4096
 UNSEEN = 1e-30  # share of an expert a row is not sent to: its logarithm is far below any other
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,16 @@ def fuse_experts(model: onnx.ModelProto, source: Path, graph: Path, data: Path) 
         _replace(model, layer, stored[f"{layer.name}.gate.weight"].data_type)
         for name, shape, pieces in _operator_weights(layer, stored, source):
             made[name] = (stored[f"{layer.name}.gate.weight"].data_type, shape, pieces)
-    _drop_unused(model)
+    keep_needed(model.graph, model.graph.node)
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     with data.open("wb") as file:
         for tensor in model.graph.initializer:
             if tensor.data_location == TensorProto.EXTERNAL:
                 raw = numpy_helper.to_array(tensor, str(source))
-                _write(file, tensor, data.name, [raw])
+                append_tensor(file, tensor, data.name, [raw])
         for name, (element, shape, pieces) in made.items():
             tensor = TensorProto(name=name, data_type=element, dims=shape)
-            _write(file, tensor, data.name, pieces())
+            append_tensor(file, tensor, data.name, pieces())
             model.graph.initializer.append(tensor)
     onnx.save(model, graph)
 
@@ -178,32 +176,3 @@ def _operator_weights(
 
     yield f"{layer.name}.inner", [layer.experts, 2 * size, hidden], inner
     yield f"{layer.name}.outer", [layer.experts, hidden, size], outer
-
-
-def _drop_unused(model: onnx.ModelProto) -> None:
-    """Remove nodes and initializers that no output needs any more."""
-    graph = model.graph
-    while True:
-        uses = Counter(name for node in graph.node for name in node.input)
-        uses.update(value.name for value in graph.output)
-        idle = [node for node in graph.node if not any(uses[name] for name in node.output)]
-        if not idle:
-            break
-        for node in idle:
-            graph.node.remove(node)
-    for tensor in [tensor for tensor in graph.initializer if not uses[tensor.name]]:
-        graph.initializer.remove(tensor)
-
-
-def _write(file: BinaryIO, tensor: TensorProto, location: str, pieces: Any) -> None:
-    """Append a tensor's pieces, page-aligned, and point the tensor at them."""
-    start = -(-file.tell() // ALIGNMENT) * ALIGNMENT
-    file.seek(start)
-    for piece in pieces:
-        file.write(np.ascontiguousarray(piece).tobytes())
-    del tensor.external_data[:]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    entries = {"location": location, "offset": start, "length": file.tell() - start}
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=str(value))

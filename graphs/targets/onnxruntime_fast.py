@@ -8,7 +8,8 @@ import onnx
 
 from ...runtime.contract import Instance, LopaError
 from ...runtime.engines.onnxruntime import COMMIT_FILE
-from ...runtime.manifest import FastGraph, ModelManifest, model_hash, read_model, verify_files
+from ...runtime.manifest import ModelManifest, model_hash, read_model, verify_files
+from ...runtime.quantization import FastGraph
 from ..lint import check_graph
 from .onnxruntime import build_engine
 
@@ -25,8 +26,8 @@ def check_fast_target(target: str) -> None:
         )
 
 
-def check_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> None:
-    """Raise LopaError unless `fast` can be the fast graph of the model in `folder`."""
+def read_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> ModelManifest:
+    """Read `fast`; raises LopaError unless it can be the fast graph of the model in `folder`."""
     check_fast_target(target)
     found = read_model(fast)
     verify_files(fast, found.files)
@@ -42,13 +43,16 @@ def check_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> N
             f"the cache of {fast} is {found.model_dtype}, that of {folder} {model.model_dtype}, "
             "and a bundle has one cache; calibrate with a recipe that leaves the cache as it is"
         )
+    return found
 
 
 def add_fast(
-    fast: Path, instances: tuple[Instance, ...], stage: Path
+    fast: Path, model: ModelManifest, instances: tuple[Instance, ...], stage: Path
 ) -> tuple[FastGraph, list[str]]:
-    """Build the fast graph into a folder of its own in `stage`; returns its record and files."""
-    model = read_model(fast)
+    """Build the graph of the model in `fast`, which `read_fast` gave, into a folder in `stage`.
+
+    Returns its record and files.
+    """
     assert model.quantization is not None
     check_graph(
         onnx.load(fast / model.graph.file, load_external_data=False), str(fast / model.graph.file)

@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from ..pruning import keep_needed
+
 DOMAIN = "com.microsoft"
 CENTRE = "centre_uint8"
 
@@ -44,7 +46,7 @@ class _Rewriter:
         nodes = [
             made for node in self.graph.node for made in self.replaced.get(node.output[0], [node])
         ]
-        _keep_needed(self.graph, nodes)
+        keep_needed(self.graph, nodes)
         if not any(opset.domain == DOMAIN for opset in self.model.opset_import):
             self.model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
         return True
@@ -156,17 +158,3 @@ class _Rewriter:
 
 def _dequantizes(node: NodeProto | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
-
-
-def _keep_needed(graph: onnx.GraphProto, nodes: list[NodeProto]) -> None:
-    """Make `nodes` the graph's, without those, and stored tensors, that nothing needs."""
-    needed = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(nodes):
-        if any(name in needed for name in node.output):
-            kept.append(node)
-            needed.update(node.input)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    for tensor in [tensor for tensor in graph.initializer if tensor.name not in needed]:
-        graph.initializer.remove(tensor)

@@ -16,10 +16,11 @@ from typing import Any
 import onnx
 
 from ...runtime.contract import Instance, LopaError, input_specs
+from ...runtime.engine_info import EngineInfo, EngineStamp
 from ...runtime.engines.cuda import Cuda, Gpu
 from ...runtime.engines.tensorrt_library import PRODUCTS, load_library
 from ...runtime.engines.tensorrt_stamp import this_platform
-from ...runtime.manifest import EngineInfo, EngineStamp, ModelManifest
+from ...runtime.manifest import ModelManifest
 from ...runtime.staging import check_file, write_whole
 from .listener import BuildListener
 from .tensorrt_check import precision_faults, target_faults

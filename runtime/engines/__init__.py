@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from ..contract import LopaError
 from ..manifest import BundleManifest
 from .protocol import Engine
+from .status import EngineWarning
 from .tensorrt_library import PRODUCTS
 
 MAX_THREADS = 1024
@@ -25,19 +27,25 @@ def open_engine(
 
     `provider` and `threads` are for ONNX Runtime; TensorRT always runs on the GPU. With `strict` a
     CUDA graph that cannot be captured is an error. `runtime_cache` is the file of compiled kernels
-    of TensorRT for RTX.
+    of TensorRT for RTX; for other bundles it is ignored with a warning.
     """
     if not 0 <= threads <= MAX_THREADS:
         raise LopaError(f"threads is {threads}, expected 0 to {MAX_THREADS}")
-    if manifest.engine.target == "onnxruntime":
+    target = manifest.engine.target
+    if runtime_cache is not None and not (target in PRODUCTS and PRODUCTS[target].own_graphs):
+        warnings.warn(
+            f"--runtime-cache {runtime_cache} is not used: {folder} is a bundle for {target}, and "
+            "only those for tensorrt-rtx compile kernels here",
+            EngineWarning,
+            stacklevel=2,
+        )
+    if target == "onnxruntime":
         from .onnxruntime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
-    if manifest.engine.target in PRODUCTS:
+    if target in PRODUCTS:
         from .tensorrt import TensorRtEngine
 
         return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
     known = ", ".join(("onnxruntime", *PRODUCTS))
-    raise LopaError(
-        f"bundle target {manifest.engine.target!r} is not known to this lopa; known: {known}"
-    )
+    raise LopaError(f"bundle target {target!r} is not known to this lopa; known: {known}")

@@ -2,7 +2,8 @@
 
 On the CPU the session runs the exact shape of a step and the host arrays are the bound buffers. On
 CUDA every step is padded to a static instance, buffers and cache live on the device at fixed
-addresses, and each instance is captured as its own CUDA graph on its first run.
+addresses, and each instance is captured as its own CUDA graph on its first run. Per step one copy
+sends the inputs and one receives the head outputs.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contract import (
-    INPUT_NAMES,
+    CACHE_NAMES,
+    HEAD_OUTPUT_NAMES,
+    HOST_INPUT_NAMES,
+    WINDOW_NAMES,
     ContractError,
     Instance,
     LopaError,
     TensorSpec,
-    input_specs,
-    output_specs,
+    named,
     smallest_fit,
 )
 from ..manifest import BundleManifest
-from .onnxruntime_buffers import Buffers, DeviceBuffers, HostBuffers, Slot
+from .onnxruntime_buffers import Block, Buffers, DeviceBuffers, HostBuffers, Pair, Slot
 from .onnxruntime_graphs import SessionGraphs
 from .processor import processor_saturates
 from .protocol import StepInputs, StepOutputs
@@ -36,11 +39,7 @@ COMMIT_FILE = "commit.onnx"
 # Granularity of exact shapes on the CPU: few distinct shapes, little padding.
 CONTEXT_STEP = 64
 ROW_STEP = 8
-KEPT_SHAPES = 512  # bindings kept for reuse
-
-_HEAD_OUTPUTS = ("token_ids", "log_probs", "entropy")
-_CACHES = ("cache_keys", "cache_values")
-_HOST_INPUTS = tuple(name for name in INPUT_NAMES if name not in _CACHES)
+KEPT_SHAPES = 512  # exact shapes whose bindings are kept for reuse
 
 
 def load_library() -> Any:
@@ -56,12 +55,17 @@ def load_library() -> Any:
 
 @dataclass(frozen=True)
 class _Bound:
-    """One shape with its bindings, its tensors, and the views the decoder reads and writes."""
+    """One shape with its bindings, its tensors, and the views the decoder reads and writes.
+
+    The bindings hold addresses alone: what lies there lives as long as this.
+    """
 
     generation: int  # of the buffers
     bindings: tuple[Any, ...]  # of the step graph, and of the fast one where there is one
     run_options: Any
-    slots: dict[str, Slot]
+    sent: Block
+    received: Block
+    windows: Pair
     inputs: StepInputs
     outputs: StepOutputs
 
@@ -87,7 +91,7 @@ class OnnxRuntimeEngine:
             raise LopaError(f"provider is {provider!r}, expected one of: {', '.join(PROVIDERS)}")
         self._ort = load_library()
         self._check_provider(provider)
-        self._model, self._dtype = manifest.model, manifest.model_dtype
+        self._manifest = manifest
         self._instances = manifest.instances
         self._provider = provider
         quantized = manifest.quantization is not None or manifest.fast is not None
@@ -135,7 +139,7 @@ class OnnxRuntimeEngine:
         self._reserve(shape.context)
         bound = self._bound.get(shape)
         if bound is None or bound.generation != self._buffers.generation:
-            if len(self._bound) >= KEPT_SHAPES:
+            if self._exact and len(self._bound) >= KEPT_SHAPES:  # others are captured as they are
                 self._bound.clear()
             bound = self._bound[shape] = self._bind(shape)
         return bound.inputs
@@ -155,8 +159,9 @@ class OnnxRuntimeEngine:
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
         """Copy window rows of the last run to cache slots."""
-        for cache, window in zip(_CACHES, self._windows(), strict=True):
-            self._buffers.commit(self._caches[cache], window, rows, slots)
+        windows = self._windows()
+        keys, values = (self._caches[name] for name in CACHE_NAMES)
+        self._buffers.commit((keys, values), windows, rows, slots)
 
     def reset(self) -> None:
         """Forget the cache contents; the buffers stay."""
@@ -170,12 +175,12 @@ class OnnxRuntimeEngine:
 
     def cache(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Keys and values [L, H, C, D] of the cache as it is laid out now, for inspection."""
-        keys, values = (self._caches[name] for name in _CACHES)
+        keys, values = (self._caches[name] for name in CACHE_NAMES)
         return keys.read(), values.read()
 
     def load_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
         """Replace the cache, as it is laid out now, to run a recorded step again."""
-        for name, contents in zip(_CACHES, (keys, values), strict=True):
+        for name, contents in zip(CACHE_NAMES, (keys, values), strict=True):
             self._caches[name].write(contents)
 
     def status(self) -> EngineStatus:
@@ -186,38 +191,28 @@ class OnnxRuntimeEngine:
 
     def _run(self, shape: Instance, graph: int) -> StepOutputs:
         bound = self._bound[shape]
-        for name in _HOST_INPUTS:
-            bound.slots[name].upload()
+        bound.sent.upload()
         session, binding = self._sessions[graph], bound.bindings[graph]
         if self._graphs is None:
             session.run_with_iobinding(binding, bound.run_options)
         else:
             self._graphs.run(shape, session, binding, bound.run_options)
-        for name in _HEAD_OUTPUTS:
-            bound.slots[name].download()
+        bound.received.download()
         self._last = shape
         return bound.outputs
 
-    def _windows(self) -> tuple[Slot, Slot]:
+    def _windows(self) -> Pair:
         if self._last is None:
             raise ContractError("no step has run since the last reset")
-        slots = self._bound[self._last].slots
-        return slots["window_keys"], slots["window_values"]
-
-    def _specs(self, shape: Instance) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        info = self._model
-        dims = (info.layers, info.kv_heads, info.head_dim)
-        return (
-            input_specs(shape, *dims, self._dtype),
-            output_specs(shape, *dims, info.candidates, self._dtype),
-        )
+        return self._bound[self._last].windows
 
     def _check_provider(self, provider: str) -> None:
         available = self._ort.get_available_providers()
+        offered = ", ".join(available)
         if provider == "cuda" and "CUDAExecutionProvider" not in available:
             raise LopaError(
                 f"provider 'cuda' needs onnxruntime-gpu and an NVIDIA GPU; this onnxruntime "
-                f"{self._ort.__version__} offers {available}: install lopa[cuda] or use "
+                f"{self._ort.__version__} offers {offered}: install lopa[cuda] or use "
                 "--provider cpu"
             )
 
@@ -260,32 +255,29 @@ class OnnxRuntimeEngine:
         """Grow the cache to `context` slots, keeping its contents."""
         if context <= self._context:
             return
-        info = self._model
+        info, dtype = self._manifest.model, self._manifest.model_dtype
         shape = (info.layers, info.kv_heads, context, info.head_dim)
-        grown = {
-            name: self._buffers.cache(TensorSpec(name, self._dtype, shape)) for name in _CACHES
-        }
+        grown = {name: self._buffers.cache(TensorSpec(name, dtype, shape)) for name in CACHE_NAMES}
         if self._context:
-            for name in _CACHES:
+            for name in CACHE_NAMES:
                 self._buffers.grow(self._caches[name], grown[name])
         self._caches, self._context = grown, context
 
     def _bind(self, shape: Instance) -> _Bound:
-        inputs, outputs = self._specs(shape)
-        slots = {
-            spec.name: self._caches[spec.name]
-            if spec.name in _CACHES
-            else self._buffers.tensor(spec, spec.name in _HOST_INPUTS + _HEAD_OUTPUTS)
-            for spec in (*inputs, *outputs)
-        }
+        inputs, outputs = self._manifest.tensor_specs(shape)
+        sent = self._buffers.block(named(inputs, HOST_INPUT_NAMES))
+        received = self._buffers.block(named(outputs, HEAD_OUTPUT_NAMES))
+        keys, values = (self._buffers.window(spec) for spec in named(outputs, WINDOW_NAMES))
+        slots = {**self._caches, **dict(zip(WINDOW_NAMES, (keys, values), strict=True))}
+        addresses = {name: slot.address for name, slot in slots.items()}
+        addresses |= sent.addresses | received.addresses
         bindings = []
         for session in self._sessions:  # all on the same tensors
             binding = session.io_binding()
             for specs, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
                 for spec in specs:
-                    address = slots[spec.name].address
                     dtype, sizes = np.dtype(spec.dtype), list(spec.shape)
-                    bind(spec.name, self._provider, 0, dtype, sizes, address)
+                    bind(spec.name, self._provider, 0, dtype, sizes, addresses[spec.name])
             bindings.append(binding)
         run_options = self._ort.RunOptions()
         if self._graphs is not None:
@@ -294,9 +286,11 @@ class OnnxRuntimeEngine:
             self._buffers.generation,
             tuple(bindings),
             run_options,
-            slots,
-            StepInputs(**{name: slots[name].host for name in _HOST_INPUTS}),  # type: ignore[arg-type]
-            StepOutputs(**{name: slots[name].host for name in _HEAD_OUTPUTS}),  # type: ignore[arg-type]
+            sent,
+            received,
+            (keys, values),
+            StepInputs(**sent.views),
+            StepOutputs(**received.views),
         )
 
 

@@ -1,12 +1,14 @@
 """Where the tensors of an ONNX Runtime engine live: host arrays, or values on a device.
 
-On a device every tensor keeps its address, so that captured CUDA graphs stay valid. The key/value
-cache lives with the other tensors.
+On a device every tensor keeps its address, so that captured CUDA graphs stay valid. What the host
+sends in a step lies in one block, what it receives in another, and one copy carries each. Keys and
+values never leave the device.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,55 +16,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contract import TensorSpec
+from .packing import Packing
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tensors that the host writes or reads: where the engine finds them, and the host's views.
+
+    Here both are the same host arrays, and nothing is copied.
+    """
+
+    addresses: dict[str, int]
+    views: dict[str, NDArray[Any]]
+
+    def upload(self) -> None:
+        """Give the engine what the views hold."""
+
+    def download(self) -> None:
+        """Have the views hold what the engine wrote."""
+
+
+@dataclass(frozen=True)
+class DeviceBlock(Block):
+    """Tensors in one value of bytes on a device; the views lie in a host array of its layout."""
+
+    host: NDArray[np.uint8]
+    device: Any
+
+    def upload(self) -> None:
+        """Send all tensors in one copy."""
+        self.device.update_inplace(self.host)
+
+    def download(self) -> None:
+        """Receive all tensors in one copy; the library puts it into an array of its own."""
+        self.host[...] = self.device.numpy()
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One bound tensor: a host array, a device value, or a device value with its host mirror."""
+    """Keys or values of one cache or window: a host array, or a value on a device."""
 
-    host: NDArray[Any] | None
+    host: NDArray[Any] | None = None
     device: Any = None
 
     @property
     def address(self) -> int:
         """Address the engine reads or writes."""
-        if self.device is not None:
-            return int(self.device.data_ptr())
-        assert self.host is not None
-        return int(self.host.ctypes.data)
-
-    def upload(self) -> None:
-        """Copy the host mirror to the device."""
-        if self.device is not None and self.host is not None:
-            self.device.update_inplace(self.host)
-
-    def download(self) -> None:
-        """Copy the device value to the host mirror."""
-        if self.device is not None and self.host is not None:
-            self.host[...] = self.device.numpy()
+        if self.host is not None:
+            return int(self.host.ctypes.data)
+        return int(self.device.data_ptr())
 
     def write(self, values: NDArray[Any]) -> None:
         """Replace the contents."""
-        if self.device is not None:
-            self.device.update_inplace(np.ascontiguousarray(values))
         if self.host is not None:
             self.host[...] = values
+        else:
+            self.device.update_inplace(np.ascontiguousarray(values))
 
     def read(self) -> NDArray[Any]:
         """Current contents on the host."""
-        if self.device is not None:
-            return np.asarray(self.device.numpy())
-        assert self.host is not None
-        return self.host
+        return self.host if self.host is not None else np.asarray(self.device.numpy())
+
+
+Pair = tuple[Slot, Slot]  # keys, values
 
 
 class Buffers(Protocol):
-    """Storage of one engine; slots of an earlier `generation` may be out of date."""
+    """Storage of one engine; what an earlier `generation` gave may be out of date."""
 
     generation: int
 
-    def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:
-        """Storage for an input or output; `mirrored`: the host reads or writes it."""
+    def block(self, specs: Sequence[TensorSpec]) -> Block:
+        """Storage for what the host sends or receives in a step of one shape."""
+
+    def window(self, spec: TensorSpec) -> Slot:
+        """Storage for the keys or values [L, H, N, D] that a step of one shape gives."""
 
     def cache(self, spec: TensorSpec) -> Slot:
         """Storage for one cache tensor [L, H, C, D]; the same C always has the same address."""
@@ -71,9 +99,9 @@ class Buffers(Protocol):
         """Move the slots of one cache tensor to a larger one."""
 
     def commit(
-        self, cache: Slot, window: Slot, rows: NDArray[np.intp], slots: NDArray[np.intp]
+        self, caches: Pair, windows: Pair, rows: NDArray[np.intp], slots: NDArray[np.intp]
     ) -> None:
-        """Copy rows [n] of a window tensor [L, H, N, D] to slots [n] of a cache tensor."""
+        """Copy rows [n] of both windows [L, H, N, D] to slots [n] of the caches."""
 
 
 class HostBuffers:
@@ -87,18 +115,18 @@ class HostBuffers:
         self._flat: dict[str, NDArray[Any]] = {}
         self.generation = 0
 
-    def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:
+    def block(self, specs: Sequence[TensorSpec]) -> Block:
+        """Return views of the flat arrays."""
+        views = {spec.name: self._view(spec) for spec in specs}
+        return Block({name: int(view.ctypes.data) for name, view in views.items()}, views)
+
+    def window(self, spec: TensorSpec) -> Slot:
         """Return a view of the flat array."""
-        size = math.prod(spec.shape)
-        flat = self._flat.get(spec.name)
-        if flat is None or flat.size < size:
-            flat = self._flat[spec.name] = np.zeros(size, spec.dtype)
-            self.generation += 1
-        return Slot(flat[:size].reshape(spec.shape))
+        return Slot(self._view(spec))
 
     def cache(self, spec: TensorSpec) -> Slot:
         """Return a view of the flat array."""
-        return self.tensor(spec, mirrored=True)
+        return Slot(self._view(spec))
 
     def grow(self, before: Slot, after: Slot) -> None:
         """Spread the slots out; both may be views of one array, so they are copied first."""
@@ -106,31 +134,50 @@ class HostBuffers:
         after.read()[:, :, : kept.shape[2]] = kept
 
     def commit(
-        self, cache: Slot, window: Slot, rows: NDArray[np.intp], slots: NDArray[np.intp]
+        self, caches: Pair, windows: Pair, rows: NDArray[np.intp], slots: NDArray[np.intp]
     ) -> None:
         """Copy between the arrays."""
-        cache.read()[:, :, as_span(slots)] = window.read()[:, :, as_span(rows)]
+        source, target = as_span(rows), as_span(slots)
+        for cache, window in zip(caches, windows, strict=True):
+            cache.read()[:, :, target] = window.read()[:, :, source]
+
+    def _view(self, spec: TensorSpec) -> NDArray[Any]:
+        size = math.prod(spec.shape)
+        flat = self._flat.get(spec.name)
+        if flat is None or flat.size < size:
+            flat = self._flat[spec.name] = np.zeros(size, spec.dtype)
+            self.generation += 1
+        return flat[:size].reshape(spec.shape)
 
 
 class DeviceBuffers:
-    """OrtValues on a device; commits run there, by the bundle's commit graph."""
+    """OrtValues on a device, kept for good; commits run there, by the bundle's commit graph."""
 
     def __init__(self, library: Any, provider: str, commit_session: Any) -> None:
         self._library, self._provider = library, provider
         self._session = commit_session
         self.generation = 0
         self._caches: dict[tuple[str, tuple[int, ...]], Slot] = {}
+        self._sources: dict[int, tuple[NDArray[np.int64], Any]] = {}  # by context
+        self._commits: dict[tuple[int, int], Any] = {}  # bindings, by cache and window
 
-    def tensor(self, spec: TensorSpec, mirrored: bool) -> Slot:
-        """Allocate a value on the device and its mirror."""
-        host = np.zeros(spec.shape, spec.dtype) if mirrored else None
-        return Slot(host, self._value(spec))
+    def block(self, specs: Sequence[TensorSpec]) -> DeviceBlock:
+        """Allocate one value for all tensors, and the host array that mirrors it."""
+        packing = Packing.of(specs)
+        host = np.zeros(packing.size, np.uint8)
+        device = self._value(host.copy())
+        addresses = packing.addresses(int(device.data_ptr()))
+        return DeviceBlock(addresses, packing.views(host), host, device)
+
+    def window(self, spec: TensorSpec) -> Slot:
+        """Allocate a value on the device."""
+        return Slot(device=self._value(np.zeros(spec.shape, spec.dtype)))
 
     def cache(self, spec: TensorSpec) -> Slot:
         """Allocate on first use; a captured graph reads this address again."""
         key = (spec.name, spec.shape)
         if key not in self._caches:
-            self._caches[key] = Slot(None, self._value(spec))
+            self._caches[key] = self.window(spec)
         return self._caches[key]
 
     def grow(self, before: Slot, after: Slot) -> None:
@@ -138,25 +185,41 @@ class DeviceBuffers:
         larger = after.read().copy()
         kept = before.read()
         larger[:, :, : kept.shape[2]] = kept
-        after.device.update_inplace(larger)
+        after.write(larger)
 
     def commit(
-        self, cache: Slot, window: Slot, rows: NDArray[np.intp], slots: NDArray[np.intp]
+        self, caches: Pair, windows: Pair, rows: NDArray[np.intp], slots: NDArray[np.intp]
     ) -> None:
         """Run the commit graph with its output bound to the cache itself."""
-        context = cache.device.shape()[2]
-        source = np.arange(context, dtype=np.int64)
+        context = caches[0].device.shape()[2]
+        source, device = self._source(context)
         source[slots] = context + rows
+        device.update_inplace(source)
+        source[slots] = slots
+        for cache, window in zip(caches, windows, strict=True):
+            key = (cache.address, window.address)
+            if key not in self._commits:
+                self._commits[key] = self._binding(cache, window, device)
+            self._session.run_with_iobinding(self._commits[key])
+
+    def _source(self, context: int) -> tuple[NDArray[np.int64], Any]:
+        """What every slot of a cache receives, at rest itself: on the host and on the device."""
+        if context not in self._sources:
+            host = np.arange(context, dtype=np.int64)
+            self._sources[context] = (host, self._value(host.copy()))
+        return self._sources[context]
+
+    def _binding(self, cache: Slot, window: Slot, source: Any) -> Any:
         binding = self._session.io_binding()
         binding.bind_ortvalue_input("cache", cache.device)
         binding.bind_ortvalue_input("window", window.device)
-        binding.bind_cpu_input("source", source)
+        binding.bind_ortvalue_input("source", source)
         binding.bind_ortvalue_output("committed", cache.device)
-        self._session.run_with_iobinding(binding)
+        return binding
 
-    def _value(self, spec: TensorSpec) -> Any:
-        blank = np.zeros(spec.shape, spec.dtype)
-        return self._library.OrtValue.ortvalue_from_numpy(blank, self._provider, 0)
+    def _value(self, contents: NDArray[Any]) -> Any:
+        """Put an array on the device; on the CPU the value keeps the array itself."""
+        return self._library.OrtValue.ortvalue_from_numpy(contents, self._provider, 0)
 
 
 def as_span(indices: NDArray[np.intp]) -> slice | NDArray[np.intp]:

@@ -19,20 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contract import (
-    INPUT_NAMES,
+    CACHE_NAMES,
+    ELEMENT_BYTES,
+    HEAD_OUTPUT_NAMES,
+    HOST_INPUT_NAMES,
+    WINDOW_NAMES,
     ContractError,
     Instance,
     LopaError,
     TensorSpec,
-    input_specs,
-    output_specs,
+    named,
     smallest_fit,
 )
-from ..manifest import BundleManifest, EngineStamp
+from ..engine_info import EngineStamp
+from ..manifest import BundleManifest
 from .cuda import Cuda, CudaError, Gpu
+from .packing import Packing
 from .protocol import StepInputs, StepOutputs
 from .status import EngineStatus
-from .tensorrt_buffers import ITEM_BYTES, InputAreas, Memory, Packing, tensor_bytes
+from .tensorrt_buffers import InputAreas, Memory
 from .tensorrt_cache import DeviceCache
 from .tensorrt_cache_file import RuntimeCacheFile
 from .tensorrt_graphs import StepRunner, free_runners
@@ -40,10 +45,6 @@ from .tensorrt_library import PRODUCTS, load_library, make_log
 from .tensorrt_program import Program
 from .tensorrt_stamp import Machine, check_stamp, dotted, this_platform
 
-_HEAD_OUTPUTS = ("token_ids", "log_probs", "entropy")
-_WINDOWS = ("window_keys", "window_values")
-_CACHES = ("cache_keys", "cache_values")
-_HOST_INPUTS = tuple(name for name in INPUT_NAMES if name not in _CACHES)
 _Specs = tuple[TensorSpec, ...]
 
 
@@ -101,7 +102,7 @@ class TensorRtEngine:
             self._allocate(manifest, stamp)
             self._steps = {}
             for instance, profile in zip(self._instances, self._profiles, strict=True):
-                inputs, outputs = self._specs(instance)
+                inputs, outputs = manifest.tensor_specs(instance)
                 context = self._program.context(
                     profile, inputs, outputs, self._activations, self._stream
                 )
@@ -198,7 +199,7 @@ class TensorRtEngine:
         """Replace the cache, as it is laid out now, to run a recorded step again."""
         info = self._model
         expected = (info.layers, info.kv_heads, self._cache.context, info.head_dim)
-        size = math.prod(expected) * ITEM_BYTES[self._dtype]
+        size = math.prod(expected) * ELEMENT_BYTES[self._dtype]
         for address, contents in ((self._cache.keys, keys), (self._cache.values, values)):
             if (contents.shape, contents.nbytes) != (expected, size):
                 raise ContractError(
@@ -215,32 +216,24 @@ class TensorRtEngine:
             raise ContractError("no step has run since the last reset")
         return self._last
 
-    def _specs(self, shape: Instance) -> tuple[_Specs, _Specs]:
-        info = self._model
-        dims = (info.layers, info.kv_heads, info.head_dim)
-        return (
-            input_specs(shape, *dims, self._dtype),
-            output_specs(shape, *dims, info.candidates, self._dtype),
-        )
-
     def _allocate(self, manifest: BundleManifest, stamp: EngineStamp) -> None:
         """Allocate what instances share, each block as large as the largest of them needs."""
         info = manifest.model
         self._profiles = [stamp.profiles.index(instance.name) for instance in self._instances]
         inputs, outputs, windows = 0, 0, 0
         for instance in self._instances:
-            given, made = self._specs(instance)
-            inputs = max(inputs, Packing.of(_named(given, _HOST_INPUTS)).size)
-            outputs = max(outputs, Packing.of(_named(made, _HEAD_OUTPUTS)).size)
-            windows = max(windows, *(tensor_bytes(spec) for spec in _named(made, _WINDOWS)))
+            given, made = manifest.tensor_specs(instance)
+            inputs = max(inputs, Packing.of(named(given, HOST_INPUT_NAMES)).size)
+            outputs = max(outputs, Packing.of(named(made, HEAD_OUTPUT_NAMES)).size)
+            windows = max(windows, *(spec.bytes for spec in named(made, WINDOW_NAMES)))
         allocate = self._blocks.allocate
         self._input_block, self._output_block = allocate(inputs), allocate(outputs)
         self._received = self._blocks.allocate_pinned(outputs)
-        self._windows = {name: allocate(windows) for name in _WINDOWS}
+        self._windows = {name: allocate(windows) for name in WINDOW_NAMES}
         activations = self._program.activation_bytes(self._profiles)
         self._activations = (allocate(max(activations, 1)), activations)
         contexts = tuple(instance.context for instance in self._instances)
-        slot_bytes = info.head_dim * ITEM_BYTES[self._dtype]
+        slot_bytes = info.head_dim * ELEMENT_BYTES[self._dtype]
         planes = info.layers * info.kv_heads
         self._cache = DeviceCache(
             self._cuda, self._blocks, self._stream, contexts, planes, slot_bytes
@@ -254,16 +247,15 @@ class TensorRtEngine:
         }
 
     def _step(self, runner: StepRunner, inputs: _Specs, outputs: _Specs) -> _Step:
-        given = Packing.of(_named(inputs, _HOST_INPUTS))
-        made = Packing.of(_named(outputs, _HEAD_OUTPUTS))
+        given = Packing.of(named(inputs, HOST_INPUT_NAMES))
+        made = Packing.of(named(outputs, HEAD_OUTPUT_NAMES))
         areas = InputAreas(given, self._blocks.allocate_pinned)
         return _Step(
             runner,
             {
-                **{name: self._input_block + offset for name, offset in given.offsets.items()},
-                "cache_keys": self._cache.keys,
-                "cache_values": self._cache.values,
-                **{name: self._output_block + offset for name, offset in made.offsets.items()},
+                **given.addresses(self._input_block),
+                **dict(zip(CACHE_NAMES, (self._cache.keys, self._cache.values), strict=True)),
+                **made.addresses(self._output_block),
                 **self._windows,
             },
             areas,
@@ -291,7 +283,3 @@ def _first_gpu(cuda: Cuda, target: str) -> Gpu:
             f"a {target} bundle needs an NVIDIA GPU and its driver ({error}); build the model for "
             "--target onnxruntime to decode on a CPU"
         ) from error
-
-
-def _named(specs: _Specs, names: tuple[str, ...]) -> _Specs:
-    return tuple(spec for spec in specs if spec.name in names)

@@ -1,4 +1,4 @@
-"""Memory of a TensorRT engine: tensors packed into one block, and host areas that feed it.
+"""Memory of a TensorRT engine: its blocks, and the host areas that feed it.
 
 All host inputs of a step lie in one page-locked area laid out like the device block, so that one
 copy carries them; head outputs come back the same way.
@@ -6,53 +6,15 @@ copy carries them; head outputs come back the same way.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contract import TensorSpec
 from .cuda import Cuda
+from .packing import Packing
 
-ALIGNMENT = 256  # bytes; what the library asks of tensor addresses
 AREAS = 3  # one in flight, one for each move of the window that is prepared meanwhile
-# NumPy has no bfloat16: such tensors live on the device alone.
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "bool": 1}
-
-
-def tensor_bytes(spec: TensorSpec) -> int:
-    """Bytes of one tensor."""
-    return math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Where each tensor lies in a block of `size` bytes."""
-
-    specs: tuple[TensorSpec, ...]
-    offsets: dict[str, int]
-    size: int
-
-    @classmethod
-    def of(cls, specs: Sequence[TensorSpec]) -> Packing:
-        """Lay the tensors one after the other at aligned offsets."""
-        offsets, size = {}, 0
-        for spec in specs:
-            offsets[spec.name] = size
-            size += -(-tensor_bytes(spec) // ALIGNMENT) * ALIGNMENT
-        return cls(tuple(specs), offsets, size)
-
-    def views(self, memory: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Host views of every tensor in `memory`."""
-        return {
-            spec.name: memory[self.offsets[spec.name] :][: tensor_bytes(spec)]
-            .view(spec.dtype)
-            .reshape(spec.shape)
-            for spec in self.specs
-        }
 
 
 class Memory:

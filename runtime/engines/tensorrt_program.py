@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import INPUT_NAMES, OUTPUT_NAMES, ContractError, LopaError, TensorSpec
-from ..manifest import EngineStamp
+from ..engine_info import EngineStamp
 from .status import EngineWarning
 from .tensorrt_cache_file import RuntimeCacheFile
 from .tensorrt_library import Product

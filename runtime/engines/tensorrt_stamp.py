@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ..contract import LopaError
-from ..manifest import EngineInfo, EngineStamp
+from ..engine_info import EngineInfo, EngineStamp
 from .cuda import Gpu
 from .tensorrt_library import PRODUCTS
 

@@ -127,13 +127,15 @@ class BlockDiffusion:
         if self.stop != "none":
             self._stop(branch)
 
-    def branches_out(self, branch: Branch) -> bool:
-        """With a block buffer: where a lookahead leaves masks in the small block.
+    def lookahead_room(self, branch: Branch) -> int:
+        """With a block buffer, all but one mask of the small block.
 
         Else the rows are the same whatever is filled, and the next forward of a lookahead that
         finishes the block stores it, if that branch wins.
         """
-        return self.cache != "dual" or len(branch.open_positions()) > 1
+        if self.cache == "dual":
+            return max(len(branch.open_positions()) - 1, 0)
+        return len(branch.masked_positions())
 
     def length(self, prompt: int) -> int:
         """Final length of a prompt of `prompt` tokens.

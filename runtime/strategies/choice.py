@@ -43,15 +43,19 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "revision": dict.fromkeys(("fast-dllm", "block-diffusion"), ("v1", "legacy")),
 }
 
+SCORED: dict[str, tuple[str, ...]] = {"strategy": ("lopa",), "lookahead shape": ("single",)}
+
 # Settings that not every decode uses -> what must be chosen for one that does, all of it.
 USES: dict[str, dict[str, tuple[str, ...]]] = {
     "base": {"strategy": ("lopa",)},
     "lookahead": {"strategy": ("lopa",)},
+    "lookahead_shape": {"strategy": ("lopa",)},
+    "confirm": {"strategy": ("lopa",), "lookahead shape": ("nested",)},
     "anchor_wins": {"strategy": ("lopa",)},
-    "score": {"strategy": ("lopa",)},
-    "score_alpha": {"strategy": ("lopa",), "score": tuple(DEFAULT_ALPHA)},
-    "score_fraction": {"strategy": ("lopa",), "score": ("bottom_fraction", "mixed")},
-    "score_window": {"strategy": ("lopa",), "score": ("sliding_minimum",)},
+    "score": SCORED,
+    "score_alpha": {**SCORED, "score": tuple(DEFAULT_ALPHA)},
+    "score_fraction": {**SCORED, "score": ("bottom_fraction", "mixed")},
+    "score_window": {**SCORED, "score": ("sliding_minimum",)},
     "add_threshold": {"rules": ("d2f",)},
     "complete_threshold": {"rules": ("d2f",)},
     "window_attention": {"rules": ("d2f",)},
@@ -92,6 +96,7 @@ def unused_settings(options: DecodeOptions) -> dict[str, str]:
         "rules": options.rules,
         "fill": options.fill_rule,
         "score": options.score,
+        "lookahead shape": options.lookahead_shape,
         "precision policy": options.precision_policy,
     }
     found = {}
@@ -100,7 +105,7 @@ def unused_settings(options: DecodeOptions) -> dict[str, str]:
             continue
         for choice, users in USES.get(field.name, {}).items():
             if chosen[choice] not in users:
-                kind = f"{choice} " if choice in ("fill", "score", "precision policy") else ""
+                kind = "" if choice in ("strategy", "rules") else f"{choice} "
                 found[field.name] = (
                     f"{field.name.replace('_', ' ')} is for {kind}{' or '.join(users)}, "
                     f"{kind}{chosen[choice]} does not use it; leave it out"

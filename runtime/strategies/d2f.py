@@ -81,9 +81,9 @@ class D2F:
                 block.state = BlockState.IN_CACHE
         retire_filled(branch.blocks)
 
-    def branches_out(self, branch: Branch) -> bool:
-        """Always: branches share the cache and may differ in length."""
-        return True
+    def lookahead_room(self, branch: Branch) -> int:
+        """Every mask: branches share the cache and may differ in length."""
+        return len(branch.masked_positions())
 
 
 def block_count(max_new_tokens: int, block_size: int) -> int:

@@ -92,13 +92,15 @@ class FastDLLM:
         """Count the forwards of the block; the cache is refreshed, never extended."""
         branch.blocks[branch.focus].steps += 1
 
-    def branches_out(self, branch: Branch) -> bool:
-        """With a cache: where a lookahead leaves masks in the block, so that none needs a refresh.
+    def lookahead_room(self, branch: Branch) -> int:
+        """With a cache, all but one mask of the block, so that no lookahead needs a refresh.
 
         A refresh therefore always runs the anchor alone.
         """
         block = branch.blocks[branch.focus]
-        return self.cache == "none" or (block.masks > 1 and not self._done(block))
+        if self.cache == "none":
+            return len(branch.masked_positions())
+        return 0 if self._done(block) else max(block.masks - 1, 0)
 
     def _done(self, block: Block) -> bool:
         """Tell whether a block gets no further forward.

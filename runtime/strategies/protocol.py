@@ -15,8 +15,8 @@ class Strategy(Protocol):
     """Rules of one decoding scheme; it keeps no state between steps, branches do.
 
     Per step the loop calls `advance` on every branch, drops those that are `finished`, runs
-    `window`, fills the winner by `fill`, lets it `settle`, and spawns lookahead branches from it
-    if it `branches_out`.
+    `window`, fills the winner by `fill`, lets it `settle`, and spawns lookahead branches from it,
+    each with at most `lookahead_room` more tokens.
     """
 
     def begin(self, branch: Branch, prompt: Sequence[int]) -> None:
@@ -41,5 +41,5 @@ class Strategy(Protocol):
     def settle(self, branch: Branch, window: Window) -> None:
         """Update block states after the winner's fill and cache write."""
 
-    def branches_out(self, branch: Branch) -> bool:
-        """Tell whether the next forward may carry lookahead branches of `branch`."""
+    def lookahead_room(self, branch: Branch) -> int:
+        """How many masks of `branch` a lookahead in the next forward may fill; 0: none runs."""

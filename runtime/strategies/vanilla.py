@@ -59,9 +59,9 @@ class Vanilla:
         """Blocks stay active: there is no cache."""
         branch.blocks[branch.focus].steps += 1
 
-    def branches_out(self, branch: Branch) -> bool:
-        """Always: all branches see the whole sequence."""
-        return True
+    def lookahead_room(self, branch: Branch) -> int:
+        """Every mask: all branches see the whole sequence."""
+        return len(branch.masked_positions())
 
 
 def begin_masked(branch: Branch, prompt: Sequence[int], new_tokens: int, block_size: int) -> None:

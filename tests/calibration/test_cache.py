@@ -26,7 +26,7 @@ from lopa.graphs.bundle import build_bundle
 from lopa.graphs.instances import plan_instances
 from lopa.graphs.lint import lint
 from lopa.graphs.targets.integer_lint import placement_findings
-from lopa.graphs.targets.onnxruntime_fast import check_fast
+from lopa.graphs.targets.onnxruntime_fast import read_fast
 from lopa.graphs.weight_file import inline_pieces
 from lopa.runtime.contract import CACHE_WINDOWS, Instance, LopaError
 from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
@@ -218,7 +218,7 @@ def test_manifest_and_bytes_are_stated_and_deterministic(
 
 def test_a_fast_model_with_another_cache_is_refused(tiny_model: Path, cached: Run) -> None:
     with pytest.raises(LopaError, match=r"is int8, that of .* float32, and a bundle has one cache"):
-        check_fast(tiny_model, read_model(tiny_model), cached.out, "onnxruntime")
+        read_fast(tiny_model, read_model(tiny_model), cached.out, "onnxruntime")
 
 
 def test_an_integer_cache_is_not_calibrated_again(cached: Run) -> None:
@@ -231,8 +231,8 @@ def test_only_its_own_rule_reaches_the_cache() -> None:
     assert PRESETS["int8-kv"].cache == Rule(CACHE, "int8")
     assert PRESETS["int8-kv"].lines()[0] == "cache -> int8, auto"
     for rule, fault in (
-        (Rule(CACHE, "int4-weight"), "expected one of ['model', 'int8']"),
-        (Rule(CACHE, "int8", "entropy"), "expected one of ['minmax', 'percentile', 'auto']"),
+        (Rule(CACHE, "int4-weight"), "expected one of: model, int8"),
+        (Rule(CACHE, "int8", "entropy"), "expected one of: minmax, percentile, auto"),
         (Rule(CACHE, "int8", smooth=0.5), "smooth is for products"),
     ):
         assert fault in rule.faults()[0]

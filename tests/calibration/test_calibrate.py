@@ -101,15 +101,32 @@ def test_ranges_of_another_run_are_refused(
     assert quantization is not None
     if what == "model":
         path.write_text(path.read_text().replace(quantization.model_sha256, "ab" * 32))
-    with pytest.raises(LopaError, match=f"made for another {what} .*choose another --work folder"):
+    with pytest.raises(LopaError, match=r"add --force .*or choose another --work") as caught:
         run(tiny_model, tmp_path, **changes.get(what, {}))
+    made_for = {
+        "model": "another model",
+        "prompts": "other prompts",
+        "settings": "other settings (new tokens: there 16, here 24)",
+    }
+    assert f"ranges.json was made for {made_for[what]}; add --force" in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_force_starts_again(int8: Run, tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(int8.work, tmp_path / "work")
+    recipe = replace(PRESETS["int8-weight"], agreement=0.0, drift=1.0, tokens=0.0)
+    settings = replace(SETTINGS, samples=6, decodes=2, sensitivity_states=0)
+    found = run(tiny_model, tmp_path, recipe, settings=settings, force=True)
+    assert sum(found.result.strata.values()) == 6
+    assert json.loads((found.work / "ranges.json").read_text())["settings"]["samples"] == 6
+    assert len(json.loads((found.work / "answers.json").read_text())) == 2
+    assert not (found.work / "sensitivity.json").exists()
 
 
 def test_damaged_ranges_are_refused(int8: Run, tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "ranges.json").write_text('{"version": 1')
-    with pytest.raises(LopaError, match=r"ranges.json is damaged .*delete it"):
+    with pytest.raises(LopaError, match=r"ranges.json is damaged .*add --force"):
         run(tiny_model, tmp_path)
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from lopa.calibration.fidelity import Fidelity
-from lopa.calibration.gate import Kept, raise_sites, same_tokens
+from lopa.calibration.fidelity import Fidelity, same_tokens
+from lopa.calibration.gate import Kept, raise_sites
 from lopa.calibration.plan import SitePlan
 from lopa.calibration.recipe import Recipe
 from lopa.calibration.sensitivity import Sensitivity
@@ -119,3 +119,19 @@ def test_quantised_graph_is_decoded(int8: Run) -> None:
     assert 0 < kept.noise < 0.3
     assert len(json.loads((int8.work / "answers.json").read_text())) == 6
     assert not list(int8.work.glob("trial-*"))
+
+
+def test_a_recipe_without_integer_activations_is_measured_once(tiny_graph: StepGraph) -> None:
+    plans, _ = measured(tiny_graph)
+    weights = [plan.raised("") for plan in plans]
+    hopeless, tried = Kept(Fidelity(100, 0.5, 0.5, 1.0)), []
+
+    def measure(chosen: Sequence[SitePlan]) -> Kept:
+        tried.append(chosen)
+        return hopeless
+
+    assert raise_sites(weights, [], Recipe("r", ()), measure, lambda *n: None) == (
+        weights,
+        hopeless,
+    )
+    assert len(tried) == 1

@@ -12,7 +12,6 @@ from lopa.calibration.ranges import (
     RangeFile,
     RowSamples,
     TensorRange,
-    channels_of,
 )
 from lopa.calibration.sites import StepGraph, find_sites
 from lopa.calibration.states import StateFolder, asked_rows, live_rows
@@ -88,7 +87,7 @@ from lopa.calibration.states import StateFolder
 model, states, work = map(Path, sys.argv[1:4])
 graph = StepGraph(model, "step.onnx")
 sites = find_sites(graph)
-channels = {site.name: channels_of(graph, site) for site in sites}
+channels = {site.name: graph.depth(site.products[0]) for site in sites}
 folder = StateFolder(states)
 names = folder.names() * int(sys.argv[4])
 folder.names = lambda: names
@@ -108,7 +107,7 @@ def test_memory_does_not_grow_with_the_number_of_states(
     sites = find_sites(graph)
     feeds = [states.load(name) for name in states.names()]
     kept = 79 * sum(
-        4 * channels_of(graph, site) * int(live_rows(item).sum())
+        4 * graph.depth(site.products[0]) * int(live_rows(item).sum())
         for site in sites
         for item in feeds
     )

@@ -53,8 +53,17 @@ def test_recipe_file(tmp_path: Path) -> None:
     [
         ("", "no [[rule]]"),
         ('[[rule]]\nmatch = "*"', "rule 1: no precision"),
-        ('[[rule]]\nmatch = "*"\nprecision = "int7"', "rule 1: precision is 'int7'"),
-        ('[[rule]]\nmatch = "*"\nprecision = "int8"\nsmooth = 2', "smooth is 2"),
+        (
+            '[[rule]]\nmatch = "*"\nprecision = "int7"',
+            "rule 1: precision is 'int7', "
+            "expected one of: model, fp16, int8-weight, int8, int4-weight",
+        ),
+        (
+            '[[rule]]\nmatch = "*"\nprecision = "int8"\nsmooth = 2',
+            "smooth is 2, expected auto, off or 0 to 1",
+        ),
+        ('[[rule]]\nmatch = 3\nprecision = "int8"', "match is 3, expected a pattern of names"),
+        ("rule = [1]", "rule 1 is 1, expected a table"),
         ('[[rule]]\nmatch = "*"\nprecision = "int8"\nfoo = 1', "rule 1: unknown key foo"),
         ('speed = 1\n[[rule]]\nmatch = "*"\nprecision = "int8"', "unknown key speed"),
         ('agreement = 2\n[[rule]]\nmatch = "*"\nprecision = "int8"', "agreement is 2"),
@@ -70,7 +79,7 @@ def test_faults_of_a_recipe_file(tmp_path: Path, text: str, fault: str) -> None:
 
 
 def test_unknown_preset_lists_the_known() -> None:
-    with pytest.raises(LopaError, match=r"'fast', expected one of .*int8-weight"):
+    with pytest.raises(LopaError, match=r"'fast', expected one of: .*int8-weight"):
         find_recipe("fast")
     with pytest.raises(LopaError, match="cannot read the recipe"):
         find_recipe("absent.toml")

@@ -73,7 +73,7 @@ def test_half_precision_survives_large_activations(exports: Exports) -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"precision": "int3"}, r"precision is 'int3', export offers \['bf16', 'fp16', 'fp32'\]"),
+        ({"precision": "int3"}, "precision is 'int3', expected one of: bf16, fp16, fp32"),
         ({"candidates": 0}, "candidates is 0, expected 1 to 293"),
         ({"candidates": TOKENIZER_SIZE}, "candidates is 294, expected 1 to 293"),
     ],

@@ -85,7 +85,7 @@ def _step_faults(event: StepEvent, steps: list[dict[str, Any]], index: int) -> I
         forward = step["branches"]
         found["winner"], expected["winner"] = event.winner, step["winner"]
         expected["input_len"] = max(branch["input_len"] for branch in forward)
-        found["extra"], expected["extra"] = event.extra, _extra(steps, index)
+        found["extras"], expected["extras"] = event.extras, _extras(steps, index)
         yield from _differences(event, "score", event.scores, forward)
         yield from _differences(event, "creation_conf", event.confidences, forward)
     for name, value in found.items():
@@ -93,18 +93,17 @@ def _step_faults(event: StepEvent, steps: list[dict[str, Any]], index: int) -> I
             yield f"step {event.step}: {name} is {value}, expected {expected[name]}"
 
 
-def _extra(steps: list[dict[str, Any]], index: int) -> tuple[int, int] | None:
+def _extras(steps: list[dict[str, Any]], index: int) -> tuple[tuple[int, int], ...]:
     """Position and token that the winning lookahead was made with, in the step before."""
     step = steps[index]
     if step["winner"] == len(step["branches"]) - 1:
-        return None
+        return ()
     winner = step["branches"][step["winner"]]
-    (made,) = (
+    return tuple(
         (position, token)
         for identity, position, token, _ in steps[index - 1]["lookaheads"]
         if identity == winner["id"]
     )
-    return made
 
 
 def _differences(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lopa.runtime.contract import CONTRACT_VERSION, Instance
+from lopa.runtime.engine_info import EngineInfo
 from lopa.runtime.manifest import (
     BUNDLE_FILE,
     SCHEMA_VERSION,
     BundleManifest,
-    EngineInfo,
     FileRecord,
     GraphInfo,
     ModelInfo,

@@ -88,10 +88,10 @@ def test_bookkeeping_survives_any_fills_and_copies(data: st.DataObject) -> None:
 
 def test_copies_share_nothing() -> None:
     anchor = make_branch([1, 2], [4])
-    anchor.extra, anchor.confidence, anchor.reward = (3, 9), 0.5, 0.25
+    anchor.extras, anchor.confidence, anchor.reward = ((3, 9),), 0.5, 0.25
     copy = Branch(64, MASK)
     copy.copy_from(anchor)
-    assert (copy.extra, copy.confidence, copy.reward) == ((3, 9), 0.5, 0.25)
+    assert (copy.extras, copy.confidence, copy.reward) == (((3, 9),), 0.5, 0.25)
     copy.fill(3, 9, STOP)
     copy.blocks[0].state = BlockState.ACTIVE
     copy.extend(4)
@@ -104,10 +104,10 @@ def test_copies_share_nothing() -> None:
 def test_start_forgets_the_prompt_before() -> None:
     branch = make_branch([1, 2], [4])
     branch.fill(2, STOP, STOP)
-    branch.extra, branch.confidence, branch.reward = (3, 9), 0.5, 0.25
+    branch.extras, branch.confidence, branch.reward = ((3, 9),), 0.5, 0.25
     branch.start([7])
     assert (branch.length, branch.stopped, branch.blocks) == (1, False, [])
-    assert branch.extra is None
+    assert not branch.extras
     assert branch.confidence == branch.reward == 1.0
     assert not branch.masked.any()
 

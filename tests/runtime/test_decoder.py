@@ -103,15 +103,47 @@ def test_lookahead_zero_is_the_base_strategy(session: Session) -> None:
     assert forced.forwards > base.forwards
 
 
+@pytest.mark.parametrize("base", ["d2f", "vanilla", "fast-dllm"])
+def test_what_is_never_confirmed_changes_nothing(session: Session, base: str) -> None:
+    common: dict[str, Any] = {"prompt_ids": [5, 6, 7], "max_new_tokens": 32}
+    if base == "d2f":
+        common["window_attention"] = "full"
+    alone = session.generate(strategy=base, **common)
+    nested: dict[str, Any] = {"base": base, "lookahead_shape": "nested"}
+    held = session.generate(**nested, confirm=1.0, **common)
+    assert (held.token_ids, held.steps) == (alone.token_ids, alone.steps)
+    assert held.forwards > alone.forwards
+    assert session.generate(**nested, confirm=0.0, **common).steps < alone.steps
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_nested_lookaheads_of_cached_blocks_leave_a_mask(session: Session, cache: str) -> None:
+    """Every step that refreshes the cache is the anchor's alone."""
+    filled: dict[int, int] = {}
+    for event in session.stream(
+        prompt_ids=[5, 6, 7],
+        base="fast-dllm",
+        cache=cache,
+        lookahead_shape="nested",
+        confirm=0.0,
+        max_new_tokens=32,
+    ):
+        assert cache == "none" or not event.committed or event.anchor_won
+        assert event.scores[-1] == 0
+        filled.update([*event.extras, *event.filled])
+        assert len(event.extras) == max(event.scores)
+    assert sorted(filled) == list(range(3, 35))
+
+
 def test_lookaheads_add_one_sure_token_each(session: Session) -> None:
     """Each winner's extra token is one that the step before predicted, in order of confidence."""
     before = None
     wins = 0
     for event in session.stream(prompt_ids=[5, 6, 7], lookahead=4, max_new_tokens=40):
-        if event.extra is not None:
+        if not event.anchor_won:
             assert before is not None
             wins += 1
-            position, token = event.extra
+            ((position, token),) = event.extras
             assert before[0][position]
             assert before[1][position] == token
         confidences = event.confidences[:-1]
@@ -127,25 +159,39 @@ def test_lookaheads_add_one_sure_token_each(session: Session) -> None:
 @given(
     st.lists(st.integers(0, TOKENIZER_SIZE - 1), min_size=1, max_size=30),
     st.integers(0, 4),
-    st.sampled_from(["mean_confidence", "bottom_fraction", "mixed", "reward_entropy"]),
+    st.sampled_from(
+        [
+            {"score": "mean_confidence"},
+            {"score": "bottom_fraction"},
+            {"score": "mixed"},
+            {"score": "reward_entropy"},
+            {"lookahead_shape": "nested", "confirm": 0.0},
+            {"lookahead_shape": "nested"},
+        ]
+    ),
     st.sampled_from(["full", "block-causal"]),
     st.sampled_from([0.2, 0.9, 1.0]),
 )
 def test_every_decode_ends_with_whole_blocks(
-    session: Session, prompt: list[int], lookahead: int, score: str, attention: str, sure: float
+    session: Session,
+    prompt: list[int],
+    lookahead: int,
+    judged: dict[str, Any],
+    attention: str,
+    sure: float,
 ) -> None:
     """Any prompt, also one of mask or stop tokens, under any setting."""
     last = None
     for event in session.stream(
         prompt_ids=prompt,
         lookahead=lookahead,
-        score=score,
         window_attention=attention,
+        **judged,
         confidence=sure,
         max_new_tokens=24,
     ):
         assert np.isfinite(event.scores).all()
-        assert event.filled or event.committed or event.extra
+        assert event.filled or event.committed or event.extras
         last = event
     assert last is not None
     assert not last.masked.any()

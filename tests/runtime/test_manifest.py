@@ -74,7 +74,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("model", "stop_token_ids", value=3), "model.stop_token_ids is int, expected tuple"),
         (_set("model", "stop_token_ids", value=["a"]), "model.stop_token_ids[0] is str, expected"),
         (_set("model", value=[]), "model is list, expected an object"),
-        (_set("model", "logit_shift", value=2), "model: logit_shift is 2, expected one of [0, 1]"),
+        (_set("model", "logit_shift", value=2), "model: logit_shift is 2, expected one of: 0, 1"),
         (_set("model", "head_dim", value=-1), "model: head_dim is -1, expected 1 or more"),
         (_set("model", "mask_token_id", value=320), "model: mask_token_id is 320, outside the"),
         (_set("model", "pad_token_id", value=-1), "model: pad_token_id is -1, outside the"),

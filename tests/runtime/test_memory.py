@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa.runtime.contract import Instance, input_specs, output_specs
-from lopa.runtime.engines.tensorrt_buffers import tensor_bytes
 from lopa.runtime.manifest import FileRecord
 from lopa.runtime.memory import bundle_memory, slot_bytes, smaller
 
@@ -20,14 +19,12 @@ def test_windows_cache_and_host_bytes_are_those_of_the_contract() -> None:
         outputs = {
             s.name: s for s in output_specs(item.instance, *dims, info.candidates, "float32")
         }
-        assert item.windows == sum(
-            tensor_bytes(outputs[name]) for name in ("window_keys", "window_values")
-        )
+        assert item.windows == sum(outputs[name].bytes for name in ("window_keys", "window_values"))
         caches = ("cache_keys", "cache_values")
-        assert memory.cache == sum(tensor_bytes(inputs.pop(name)) for name in caches)
+        assert memory.cache == sum(inputs.pop(name).bytes for name in caches)
         heads = ("token_ids", "log_probs", "entropy")
-        assert item.host == sum(tensor_bytes(s) for s in inputs.values()) + sum(
-            tensor_bytes(outputs[name]) for name in heads
+        assert item.host == sum(s.bytes for s in inputs.values()) + sum(
+            outputs[name].bytes for name in heads
         )
     assert memory.total > memory.weights + memory.cache
 

@@ -18,6 +18,7 @@ from ..export.tiny_checkpoint import IM_END, MASK, PAD
 PROMPT = [5, 17, 90, 200, 41, 66]
 STRATEGIES: dict[str, dict[str, Any]] = {
     "lopa": {"strategy": "lopa", "lookahead": 4, "max_new_tokens": 32},
+    "nested": {"lookahead_shape": "nested", "confirm": 0.0, "max_new_tokens": 32},
     "d2f": {"strategy": "d2f", "max_new_tokens": 32},
     "vanilla": {"strategy": "vanilla", "max_new_tokens": 16, "steps": 12},
 }
@@ -47,16 +48,15 @@ def test_generate_sums_up_the_stream(session: Session, name: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_events_tell_every_change(session: Session, name: str) -> None:
-    """Replaying `filled` and `extra` gives the tokens; the cache only ever grows."""
+    """Replaying `filled` and `extras` gives the tokens; the cache only ever grows."""
     tokens = dict(enumerate(PROMPT))
     cached = 0
     for event in session.stream(prompt_ids=PROMPT, **STRATEGIES[name]):
         assert event.cached == cached
         cached += event.committed
         tokens |= dict(event.filled)
-        if event.extra is not None:
-            assert not event.anchor_won
-            tokens |= dict([event.extra])
+        assert bool(event.extras) != event.anchor_won
+        tokens |= dict(event.extras)
         known = {p: int(t) for p, t in enumerate(event.tokens) if not event.masked[p]}
         assert known == tokens
         assert (event.tokens[event.masked] == MASK).all()

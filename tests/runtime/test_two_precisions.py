@@ -12,13 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import LopaError
-from lopa.runtime.manifest import (
-    FastGraph,
-    Quantization,
-    read_bundle,
-    record_files,
-    write_manifest,
-)
+from lopa.runtime.manifest import read_bundle, record_files, write_manifest
+from lopa.runtime.quantization import FastGraph, Quantization
 from lopa.runtime.session import Session, open_bundle
 
 PROMPT = [5, 9, 17, 33, 80]

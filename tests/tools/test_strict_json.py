@@ -24,6 +24,8 @@ def test_what_is_json_is_read(value: object) -> None:
     ("text", "fault"),
     [
         ("{", "Expecting property name enclosed in double quotes at column 2"),
+        ('{\n"a" 1}', "Expecting ':' delimiter at line 2, column 5"),
+        ('[{"a": 1, "b": {"c": 1, "c": 2}}]', "key 'c' is given twice"),
         ("[" * 100_000, "nested too deeply"),
         ("9" * 5000, "a number of 5000 digits"),
         ('{"id": NaN}', "NaN is no JSON value"),

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import natural, number, positive
+from ..arguments import file_or_stdin, natural, number, path, positive
 from ..display.report import columns, print_report, size_text
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ FLAGS: tuple[tuple[str, Callable[[str], float], float | None, str], ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa bench`."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", nargs="?", type=Path, help="Hugging Face folder"
+        "checkpoint", metavar="CHECKPOINT", nargs="?", type=path, help="Hugging Face folder"
     )
     parser.add_argument(
         "--random", metavar="SPEC", help="measure a random model, for example d768,l12,v32k"
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts",
         metavar="FILE",
+        type=file_or_stdin,
         help="JSON lines as for lopa generate; default: held-out problems for the demo model, "
         "random ids for any other",
     )

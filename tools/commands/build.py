@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...graphs.targets import TARGETS, check_target
 from ...graphs.targets.listener import BuildListener
 from ...runtime.contract import Instance, LopaError
-from ..arguments import natural, positive, positives
+from ..arguments import natural, path, positive, positives
 from ..display.progress import show_progress
 from ..display.report import (
     engine_lines,
@@ -49,29 +49,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
-        type=Path,
+        type=path,
         nargs="?",
         help="Hugging Face folder, or model folder made by lopa export",
     )
     source.add_argument(
-        "--onnx", metavar="MODEL", type=Path, help="as in trtexec: the model folder or its .onnx"
+        "--onnx", metavar="MODEL", type=path, help="as in trtexec: the model folder or its .onnx"
     )
     parser.add_argument(
         "-o",
         "--output",
         "--saveEngine",
         metavar="BUNDLE",
-        type=Path,
+        type=path,
         required=True,
         help="folder to write",
     )
-    parser.add_argument("--adapter", metavar="DIR", type=Path, help="PEFT LoRA folder to merge")
+    parser.add_argument("--adapter", metavar="DIR", type=path, help="PEFT LoRA folder to merge")
     parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help=f"({TARGETS[0]})")
     add_precision_flags(parser, PRECISIONS)
     parser.add_argument(
         "--fast-model",
         metavar="DIR",
-        type=Path,
+        type=path,
         help="the same model quantised by lopa calibrate; the bundle holds both, and "
         "--precision-policy of generate chooses per step",
     )

@@ -11,18 +11,25 @@ work folder.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import natural, positive
+from ...runtime.manifest import TOKENIZER_FILES, read_model, verify_files
+from ...runtime.staging import check_output
+from ..arguments import file_or_stdin, natural, path, positive
 from ..display.progress import show_progress
 from ..display.report import columns, file_lines, print_report, size_text, total_bytes
+from ..interrupt import resumable
+from ..prompt_lines import Prompt, check_prompts, read_prompts
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
 
 if TYPE_CHECKING:
-    from ...calibration.calibrate import Calibrated
+    from ...calibration.calibrate import Calibrated, Settings
     from ...calibration.recipe import Recipe
 
 
@@ -31,17 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        type=Path,
+        type=path,
         help="model folder made by lopa export, or Hugging Face folder",
     )
     parser.add_argument(
         "--prompts",
         metavar="FILE",
+        type=file_or_stdin,
         required=True,
         help='what to decode: lines {"prompt": "..."} or {"prompt_ids": [...]}, - is stdin',
     )
     parser.add_argument(
-        "-o", "--output", metavar="MODEL_INT8", type=Path, required=True, help="folder to write"
+        "-o", "--output", metavar="MODEL_INT8", type=path, required=True, help="folder to write"
     )
     parser.add_argument(
         "--recipe",
@@ -50,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="int8 (default), int8-kv, int8-weight, int4-weight, or a .toml file of rules",
     )
     parser.add_argument(
-        "--samples", metavar="N", type=positive, default=96, help="decode steps to record (96)"
+        "--samples",
+        metavar="N",
+        type=positive,
+        default=96,
+        help="decode steps to record (96; 32 prompts or more give that many)",
     )
     parser.add_argument(
         "--decodes",
@@ -81,10 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work",
         metavar="DIR",
-        type=Path,
+        type=path,
         help="recorded steps, ranges and measurements (default: MODEL_INT8.calibration)",
     )
-    parser.add_argument("--adapter", metavar="DIR", type=Path, help="PEFT LoRA folder to merge")
+    parser.add_argument("--adapter", metavar="DIR", type=path, help="PEFT LoRA folder to merge")
     parser.add_argument(
         "--precision", choices=PRECISIONS, help="of what is not quantised (default: fp32)"
     )
@@ -102,18 +114,22 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     shown = not (args.quiet or args.json)
     recipe = find_recipe(args.recipe)
-    work = args.work or args.output.with_name(f"{args.output.name}.calibration")
+    settings = Settings(
+        args.samples, args.decodes, args.max_new_tokens, args.context, args.sensitivity
+    )
+    work = args.work or _work_beside(args.output)
     plan = plan_source(
         args.model, args.adapter, args.precision, args.candidates, args.output, args.force
     )
+    prompts = _check(plan, settings, work, args)
     if args.dry_run:
         _print_plan(plan, recipe, work, args)
         return 0
-    with show_progress(shown) as progress, exported_model(plan, args.output, progress) as model:
-        prompts = _encode(model, args.prompts, args.raw)
-        settings = Settings(
-            args.samples, args.decodes, args.max_new_tokens, args.context, args.sensitivity
-        )
+    with (
+        resumable("the same command goes on"),
+        show_progress(shown) as progress,
+        exported_model(plan, args.output, progress) as model,
+    ):
         done = calibrate(
             model,
             args.output,
@@ -129,27 +145,67 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _encode(folder: Path, file: str, raw: bool) -> list[list[int]]:
-    """Read the prompts with the model's own tokenizer."""
-    from ...runtime.manifest import read_model
+def _work_beside(output: Path) -> Path:
+    """MODEL_INT8.calibration."""
+    named = output if output.name not in ("", "..") else output.resolve()
+    return named.with_name(f"{named.name}.calibration")
+
+
+def _check(
+    plan: SourcePlan, settings: Settings, work: Path, args: argparse.Namespace
+) -> list[list[int]]:
+    """Check before the export what can be; returns the token ids of the prompts."""
+    from ...calibration.calibrate import check_precision
+    from ...calibration.trajectories import check_prompt, every_setting, planned_bundle
+    from ...calibration.work_folder import check_work
     from ...runtime.prompt import TextCodec
-    from ..prompt_lines import Prompt, check_prompts, read_prompts
 
-    codec = TextCodec(folder, read_model(folder).model.stop_token_ids)
+    check_output(args.output, args.force, work)
+    check_precision(plan.folder, plan.precision)
+    bundle = planned_bundle(plan.model, settings.context)
+    decodes = every_setting(plan.model, settings.new_tokens)
+    with _tokenizer(plan) as folder:
+        codec: TextCodec | None = None
 
-    def encode(prompt: Prompt) -> list[int]:
-        return list(prompt.ids) if prompt.ids is not None else codec.encode(prompt.text or "", raw)
+        def encode(prompt: Prompt) -> list[int]:
+            nonlocal codec
+            if prompt.ids is not None:
+                ids = list(prompt.ids)
+            else:
+                codec = codec or TextCodec(folder, plan.model.stop_token_ids)
+                ids = codec.encode(prompt.text or "", args.raw)
+            for setting in decodes:
+                check_prompt(ids, setting, bundle)
+            return ids
 
-    return check_prompts(read_prompts(file), encode)
+        prompts = check_prompts(read_prompts(args.prompts), encode)
+    check_work(work, settings.origin(prompts), args.force)
+    return prompts
+
+
+@contextlib.contextmanager
+def _tokenizer(plan: SourcePlan) -> Iterator[Path]:
+    """Yield a folder with the tokenizer that the exported model will have."""
+    if plan.kind == "model folder":
+        files = read_model(plan.folder).files
+        verify_files(plan.folder, {name: files[name] for name in TOKENIZER_FILES if name in files})
+        yield plan.folder
+        return
+    from ...export.tokenizer_files import copy_tokenizer
+
+    with tempfile.TemporaryDirectory() as name:
+        copy_tokenizer(plan.folder, Path(name))
+        yield Path(name)
 
 
 def _draw(done: Calibrated, work: Path) -> Path | None:
     """Draw the sensitivities when matplotlib is there and something was measured."""
     if not done.sensitivities:
         return None
+    from ...calibration.work_folder import PICTURE_FILE
     from ..calibration_picture import draw_sensitivities
 
-    return draw_sensitivities(done.sensitivities, done.plans, work / "sensitivity.png")
+    return draw_sensitivities(done.sensitivities, done.plans, work / PICTURE_FILE)
 
 
 def _print_plan(plan: SourcePlan, recipe: Recipe, work: Path, args: argparse.Namespace) -> None:
@@ -185,7 +241,7 @@ def _print_summary(
             ("precision", _precision_lines(done)),
             ("sites", site_lines(done)),
             ("cache", [] if done.cache is None else list(done.cache.lines)),
-            ("fidelity", _fidelity_lines(done)),
+            ("fidelity", fidelity_lines(done)),
             ("integers", list(done.findings) or ["every quantised product runs as its precision"]),
             ("files", [*file_lines(done.manifest.files), f"{shrunk:.1%} of the original"]),
             ("work", [f"{work} ({size_text(_size(work))}; makes the next recipe quicker)"]),
@@ -233,7 +289,8 @@ def _precision_lines(done: Calibrated) -> list[str]:
     return lines + kept
 
 
-def _fidelity_lines(done: Calibrated) -> list[str]:
+def fidelity_lines(done: Calibrated) -> list[str]:
+    """Say what the quantised model keeps, and when that is less than the recipe wants."""
     kept, recipe = done.kept, done.recipe
     lines = [
         f"{kept.steps.agreement:.2%} of {kept.steps.rows} predictions have the same likeliest "
@@ -246,9 +303,15 @@ def _fidelity_lines(done: Calibrated) -> list[str]:
             f"(standard error {kept.noise:.2%})"
         )
     if not kept.reaches(recipe):
+        quantized = any(plan.integer or plan.reason for plan in done.plans)
         lines.append(
             f"the recipe wants {recipe.agreement:.2%}, a drift of {recipe.drift:g} nats at most "
-            f"and {recipe.tokens:.2%} of the tokens, which float activations do not reach either"
+            f"and {recipe.tokens:.2%} of the tokens, which "
+            + (
+                "float activations do not reach either"
+                if quantized
+                else "is not reached: the activations are floats already"
+            )
         )
     return lines
 
@@ -266,6 +329,7 @@ def _summary(
         "cache": [] if done.cache is None else list(done.cache.lines),
         "findings": list(done.findings),
         "strata": done.strata,
+        "warnings": list(done.warnings),
         "files": {name: record.bytes for name, record in done.manifest.files.items()},
         "bytes": total_bytes(done.manifest.files),
         "source_bytes": done.source_bytes,

@@ -11,37 +11,37 @@ operation where they part.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import number, positive
+from ..arguments import amount, file_or_stdin, path, positive
 from ..compare.thresholds import THRESHOLDS
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
+from ..display.progress import Progress, show_progress
 from ..display.report import Section, print_report
 
 if TYPE_CHECKING:
+    from ...runtime.options import DecodeOptions
     from ..compare.contestant import Contestant
     from ..compare.decodes import DecodesReport
-    from ..compare.feeds import Feed
-
-Progress = Callable[[int, int], None]
+    from ..compare.recording import Step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa compare`."""
-    parser.add_argument("first", metavar="BUNDLE_A", type=Path, help="the reference")
+    parser.add_argument("first", metavar="BUNDLE_A", type=path, help="the reference")
     parser.add_argument(
-        "second", metavar="BUNDLE_B|CHECKPOINT", type=Path, help="what is compared with it"
+        "second", metavar="BUNDLE_B|CHECKPOINT", type=path, help="what is compared with it"
     )
-    parser.add_argument("--adapter", metavar="DIR", type=Path, help="LoRA adapter of CHECKPOINT")
+    parser.add_argument("--adapter", metavar="DIR", type=path, help="LoRA adapter of CHECKPOINT")
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument(
-        "--prompts", metavar="FILE", help="JSON lines as for lopa generate (default: four samples)"
+        "--prompts",
+        metavar="FILE",
+        type=file_or_stdin,
+        help="JSON lines as for lopa generate (default: four samples)",
     )
     asked.add_argument(
         "--problems", metavar="[TASK=]FILE", help="problems to grade too (default task: demo)"
@@ -54,12 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=32,
         help="recorded steps that are compared, spread over all (default 32)",
     )
-    parser.add_argument("--save-inputs", metavar="FILE.json", type=Path, help="keep them")
+    parser.add_argument("--save-inputs", metavar="FILE.json", type=path, help="keep them")
     parser.add_argument(
-        "--load-inputs", metavar="FILE.json", type=Path, help="use these, record none"
+        "--load-inputs", metavar="FILE.json", type=path, help="use these, record none"
     )
     parser.add_argument(
-        "--save-outputs", metavar="FILE.json", type=Path, help="keep the outputs of both sides"
+        "--save-outputs", metavar="FILE.json", type=path, help="keep the outputs of both sides"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace other files at --save-inputs, --save-outputs"
     )
     parser.add_argument(
         "--runner",
@@ -73,13 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bisect-tolerance",
         metavar="F",
-        type=number,
+        type=amount,
         help="relative error that counts as parting (default: by the precisions)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("thresholds")
     for item in THRESHOLDS:
-        group.add_argument(item.flag, metavar="F", type=number, help=item.help)
+        group.add_argument(item.flag, metavar="F", type=item.type, help=item.help)
     add_decode_flags(parser)
     add_engine_flags(parser)
 
@@ -95,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     from ..compare.quiet import polygraphy_log
     from ..compare.report import plain, side_lines, source_line
 
-    _check_flags(args)
+    options = decode_options(args)
+    _check_flags(args, options.precision_policy)
     settings = EngineSettings(
         args.provider,
         args.threads,
@@ -107,8 +111,10 @@ def run(args: argparse.Namespace) -> int:
     first = open_bundle_side(args.first, "A", settings)
     second = open_other_side(args.second, first, args.adapter)
     check_comparable(first, second)
-    with polygraphy_log(args.verbose):
-        outcome = (_bisect if args.bisect else _compare)(args, first, second)
+    shown = not (args.quiet or args.json)
+    with show_progress(shown) as progress, polygraphy_log(args.verbose):
+        work = _Work(args, options, first, second, progress)
+        outcome = _bisect(work) if args.bisect else _compare(work)
     sides = {"a": first.to_json(), "b": second.to_json()}
     if args.json:
         print(json.dumps(plain({**sides, **outcome.data})))
@@ -122,18 +128,50 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.good else 1
 
 
-def _check_flags(args: argparse.Namespace) -> None:
-    """Raise LopaError for flags that have nothing to do beside others."""
+def _check_flags(args: argparse.Namespace, policy: str) -> None:
+    """Raise LopaError for flags that have nothing to do beside others, and for files in the way."""
     from ...runtime.contract import LopaError
+    from ..compare.output_file import check_different, check_output_file
 
-    decodes = not (args.no_decode or args.bisect)
-    for flag, given, use in (
-        ("--save-outputs", args.save_outputs, not args.bisect),
-        ("--prompts", args.prompts, decodes or args.load_inputs is None),
-        ("--problems", args.problems, decodes or args.load_inputs is None),
+    loads, decodes = args.load_inputs is not None, not (args.no_decode or args.bisect)
+    saved = [file for file in (args.save_inputs, args.save_outputs) if file is not None]
+    for flag, given, use, reason in (
+        ("--save-inputs", args.save_inputs, not loads, "--load-inputs records none"),
+        ("--save-outputs", args.save_outputs, not args.bisect, "--bisect keeps none"),
+        ("--force", args.force or None, saved, "no file is saved"),
+        ("--prompts", args.prompts, decodes or not loads, "nothing is decoded"),
+        ("--problems", args.problems, decodes, "nothing is graded; --prompts takes prompts"),
     ):
         if given is not None and not use:
-            raise LopaError(f"{flag} has no use here: nothing is decoded or compared with it")
+            raise LopaError(f"{flag} has no use here: {reason}")
+    if policy != "full":
+        for flag, given, reason in (
+            ("--bisect", args.bisect, "walks the full graphs"),
+            ("--runner polygraphy", args.runner == "polygraphy", "runs the full graphs"),
+            ("--load-inputs", loads and policy == "auto", "does not say which graph ran a step"),
+        ):
+            if given:
+                raise LopaError(f"{flag} {reason}; use it without --precision-policy {policy}")
+    check_different(
+        load_inputs=args.load_inputs, save_inputs=args.save_inputs, save_outputs=args.save_outputs
+    )
+    for file in saved:
+        check_output_file(file, args.force)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be compared, and how."""
+
+    args: argparse.Namespace
+    options: DecodeOptions
+    first: Contestant
+    second: Contestant
+    progress: Progress
+
+    def stage(self, title: str) -> Callable[[int, int], None]:
+        """Progress of one stage."""
+        return lambda done, total: self.progress(title, done, total, f"of {total}")
 
 
 @dataclass(frozen=True)
@@ -146,34 +184,37 @@ class _Outcome:
     good: bool
 
 
-def _compare(args: argparse.Namespace, first: Contestant, second: Contestant) -> _Outcome:
+def _compare(work: _Work) -> _Outcome:
     from ...runtime.contract import LopaError
     from ..compare.contestant import caches_fault
     from ..compare.report import agreement_lines, decode_lines, step_lines, verdict
     from ..compare.steps import compare_steps
     from ..compare.thresholds import check, default_limits
 
+    args, first, second = work.args, work.first, work.second
+    policy = work.options.precision_policy
+    precisions = [name for side in (first, second) for name in side.precisions(policy)]
     fault = caches_fault(first, second)
     files = (args.save_inputs, args.load_inputs, args.save_outputs)
     if fault is not None and (args.no_decode or any(files)):
         raise LopaError(fault)
-    feeds, decodes = _inputs(args, first, second, decode=not args.no_decode)
+    recorded, decodes = _inputs(work, decode=not args.no_decode)
     steps = None
     if fault is None:
-        with _progress(args, "comparing steps") as progress:
-            steps = compare_steps(
-                (_runner(args, first), _runner(args, second)),
-                feeds,
-                first.manifest.model,
-                save_outputs=args.save_outputs,
-                progress=progress,
-            )
-    limits = default_limits((first.precision, second.precision))
+        steps = compare_steps(
+            (_runner(args, first), _runner(args, second)),
+            recorded,
+            first.manifest.model,
+            save_outputs=args.save_outputs,
+            progress=work.stage("comparing steps"),
+        )
+    limits = default_limits(precisions)
     given = {item.name: getattr(args, item.name) for item in THRESHOLDS}
     limits |= {name: value for name, value in given.items() if value is not None}
     checks = check(limits, steps, decodes)
     data = {
         "runner": args.runner,
+        "precision_policy": policy,
         "steps": None if steps is None else asdict(steps),
         "decodes": None
         if decodes is None
@@ -201,21 +242,24 @@ def _compare(args: argparse.Namespace, first: Contestant, second: Contestant) ->
         verdict(checks),
     ]
     title = f"lopa compare: {first.precision} and {second.precision}"
+    if policy != "full":
+        title += f", precision policy {policy}"
     return _Outcome(title, sections, data, all(item.kept for item in checks))
 
 
-def _bisect(args: argparse.Namespace, first: Contestant, second: Contestant) -> _Outcome:
+def _bisect(work: _Work) -> _Outcome:
     from ...runtime.contract import LopaError
     from ..compare.bisect import COARSE_TOLERANCE, TOLERANCES, bisect
     from ..compare.contestant import caches_fault
     from ..compare.report import bisect_sections, bisect_verdict
 
+    args, first, second = work.args, work.first, work.second
     if any(side.target != "onnxruntime" for side in (first, second)):
         raise LopaError("--bisect walks the graphs of two onnxruntime bundles")
     fault = caches_fault(first, second)
     if fault is not None:
         raise LopaError(fault)
-    feeds, _ = _inputs(args, first, second, decode=False)
+    recorded, _ = _inputs(work, decode=False)
     tolerance = args.bisect_tolerance
     if tolerance is None:
         tolerance = max(
@@ -225,10 +269,11 @@ def _bisect(args: argparse.Namespace, first: Contestant, second: Contestant) -> 
         first.folder / first.manifest.graph.file,
         second.folder / second.manifest.graph.file,
     )
-    with _progress(args, "walking the layers") as progress:
-        sides = (first.manifest, second.manifest)
-        rescaled = any(manifest.quantization is not None for manifest in sides)
-        report = bisect(paths, feeds, tolerance, args.threads, rescaled, progress)
+    sides = (first.manifest, second.manifest)
+    rescaled = any(manifest.quantization is not None for manifest in sides)
+    feeds = [step.feed for step in recorded]
+    progress = work.stage("walking the layers")
+    report = bisect(paths, feeds, tolerance, args.threads, rescaled, progress)
     return _Outcome(
         f"lopa compare --bisect: {report.steps} steps",
         bisect_sections(report),
@@ -237,9 +282,7 @@ def _bisect(args: argparse.Namespace, first: Contestant, second: Contestant) -> 
     )
 
 
-def _inputs(
-    args: argparse.Namespace, first: Contestant, second: Contestant, decode: bool
-) -> tuple[list[Feed], DecodesReport | None]:
+def _inputs(work: _Work, decode: bool) -> tuple[list[Step], DecodesReport | None]:
     """The recorded steps, and the decodes of both sides where they are asked for.
 
     Steps are recorded while A decodes.
@@ -249,30 +292,32 @@ def _inputs(
     from ..compare.decodes import decode as decode_all
     from ..compare.feeds import load_feeds, save_feeds
     from ..compare.questions import read_questions
-    from ..compare.recording import RecordingEngine, Spread
+    from ..compare.recording import RecordingEngine, Spread, Step
 
-    feeds = None if args.load_inputs is None else load_feeds(args.load_inputs, first.manifest)
-    if feeds is not None and not decode:
-        return feeds, None
-    options = decode_options(args)
+    args, options, first, second = work.args, work.options, work.first, work.second
+    steps = None
+    if args.load_inputs is not None:
+        fast = options.precision_policy == "fast"
+        steps = [Step(feed, fast) for feed in load_feeds(args.load_inputs, first.manifest)]
+        if not decode:
+            return steps, None
     manifests = [first.manifest, second.manifest] if decode else [first.manifest]
     for manifest in manifests:
         options.check(manifest)
     engine, spread = first.open(), Spread(args.max_inputs)
-    records = feeds is None and caches_fault(first, second) is None
+    records = steps is None and caches_fault(first, second) is None
     session = first.session(RecordingEngine(engine, spread) if records else engine)
     questions = read_questions(session, args.prompts, args.problems, args.raw, options, manifests)
-    with _progress(args, "decoding with A") as progress:
-        ours = decode_all(session, questions, options, progress)
-    if feeds is None:
-        feeds = spread.chosen
+    ours = decode_all(session, questions, options, work.stage("decoding with A"))
+    if steps is None:
+        steps = spread.chosen
     if args.save_inputs is not None:
-        save_feeds(feeds, args.save_inputs)
+        save_feeds([step.feed for step in steps], args.save_inputs)
     if not decode:
-        return feeds, None
-    with _progress(args, "decoding with B") as progress:
-        theirs = decode_all(second.session(second.open()), questions, options, progress)
-    return feeds, compare_decodes(ours, theirs)
+        return steps, None
+    session = second.session(second.open())
+    theirs = decode_all(session, questions, options, work.stage("decoding with B"))
+    return steps, compare_decodes(ours, theirs)
 
 
 def _runner(args: argparse.Namespace, side: Contestant) -> Any:
@@ -283,18 +328,3 @@ def _runner(args: argparse.Namespace, side: Contestant) -> Any:
     if side.is_bundle and args.runner == "polygraphy":
         return saved_runner(side.folder, side.manifest, args.provider, name)
     return EngineRunner(side.open, side.manifest, name)
-
-
-@contextlib.contextmanager
-def _progress(args: argparse.Namespace, title: str) -> Iterator[Progress]:
-    """Show `title: done of total` on a terminal."""
-    silent = args.quiet or args.json or not sys.stderr.isatty()
-
-    def show(done: int, total: int) -> None:
-        print(f"\r{title}: {done} of {total}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield (lambda done, total: None) if silent else show
-    finally:
-        if not silent:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..arguments import path
 from ..display.report import Section, columns, print_report, size_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa doctor`."""
-    parser.add_argument("bundle", metavar="BUNDLE", nargs="?", type=Path, help="try this bundle")
+    parser.add_argument("bundle", metavar="BUNDLE", nargs="?", type=path, help="try this bundle")
     parser.add_argument(
         "--provider",
         choices=("cpu", "cuda"),
@@ -40,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
     """Look at the machine, try the bundle, print what was found."""
     from ..machine import this_machine
 
-    machine = this_machine()
     status = None if args.bundle is None else try_bundle(args.bundle, args.provider, args.strict)
+    machine = this_machine()
     if args.json:
         found = asdict(machine)
-        if args.bundle is not None:
-            found["bundle"] = {"path": str(args.bundle), **asdict(status)} if status else None
+        if status is not None:
+            found["bundle"] = {"path": str(args.bundle), **asdict(status)}
         print(json.dumps(found))
     else:
         print_report("this machine", _machine_sections(machine))

@@ -13,12 +13,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import natural, positive
-from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
+from ..arguments import natural, path, positive
+from ..decode_flags import (
+    add_decode_flags,
+    add_engine_flags,
+    decode_options,
+    open_session,
+    setting_values,
+)
 from ..display.report import NO_ROOM, columns, print_report
+from ..run_flags import add_output_flags, add_problem_flags
 
 if TYPE_CHECKING:
     from ...runtime.session import Session
@@ -29,16 +35,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa eval`."""
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder made by lopa build")
-    parser.add_argument(
-        "--task",
-        metavar="NAME[=FILE]",
-        action="extend",
-        nargs="+",
-        required=True,
-        help="tasks, with your file of problems (JSON lines, also .gz; a JSON array; a folder)",
-    )
-    parser.add_argument("--limit", metavar="N", type=positive, help="problems of each task")
+    add_problem_flags(parser)
     parser.add_argument(
         "--limit-seed",
         metavar="N",
@@ -55,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shot-count", metavar="N", type=positive, default=4, help="first N of them (default 4)"
     )
-    parser.add_argument("--raw", action="store_true", help="no chat template, no instruction")
     parser.add_argument(
         "--skip-long",
         action="store_true",
@@ -63,22 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     more = parser.add_mutually_exclusive_group()
     more.add_argument(
-        "--sweep", metavar="FIELD=A,B,...", help="compare values of one decode setting"
+        "--sweep",
+        metavar="FIELD=A,B,...",
+        type=setting_values,
+        help="compare values of one decode setting",
     )
     more.add_argument(
         "--variants",
         metavar="FILE",
-        type=Path,
+        type=path,
         help='compare the settings of a file, one {"name": ..., settings} a line',
     )
     more.add_argument("--picture", metavar="ID", help="only draw the decode of this problem")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="folder of samples, summary and pictures"
-    )
-    kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--resume", action="store_true", help="continue the run in --output")
-    kept.add_argument("--force", action="store_true", help="replace the run in --output")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_output_flags(parser, required=False, content="samples, summary and pictures")
     add_decode_flags(parser)
     add_engine_flags(parser)
 
@@ -89,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from ..eval.evaluate import Variant, encode_suite, share_settings
     from ..eval.record import new_summary
     from ..eval.suite import Selection, load_suite
-    from ..eval.sweep import parse_sweep
+    from ..eval.sweep import sweep_variants
     from ..eval.variants import read_variants
 
     folder_flags = ("sweep", "variants", "picture", "resume", "force")
@@ -101,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
     options = decode_options(args)
     field, variants = None, [Variant(None, options)]
     if args.sweep:
-        field, variants = parse_sweep(args.sweep, options)
+        field, values = args.sweep
+        variants = sweep_variants(field, values, options)
     elif args.variants:
         field, variants = "settings", read_variants(args.variants, options)
     variants = share_settings(options, variants)
@@ -132,28 +126,27 @@ def _score(
     summary: dict[str, Any],
 ) -> int:
     from ..eval import record
-    from ..eval.evaluate import evaluate
-    from ..eval.samples import FILE, SampleLog
-    from ..eval.score_bar import show_scores
+    from ..eval.run import score_all
     from ..eval.sweep import compare
     from ..eval.totals import totals_by_task
 
-    before: list[Sample] = []
-    if args.output is not None:
-        summary, before = record.open_run(args.output, summary, args.resume, args.force)
-    log = SampleLog(None if args.output is None else args.output / FILE, before)
-    try:
-        with show_scores(len(encoded) * len(variants), before, not args.quiet) as progress:
-            evaluate(session, encoded, variants, log, progress)
-    finally:
-        log.close()
+    summary, samples = score_all(
+        session,
+        encoded,
+        variants,
+        summary,
+        args.output,
+        resume=args.resume,
+        force=args.force,
+        shown=not args.quiet,
+    )
     labels = list(summary["tasks"])
     sweep = None
     if summary["sweep"] is None:
-        totals = totals_by_task(log.samples, labels)
+        totals = totals_by_task(samples, labels)
         results = {"scores": {name: item.to_json() for name, item in totals.items()}}
     else:
-        sweep = compare(**summary["sweep"], samples=log.samples, labels=labels)
+        sweep = compare(**summary["sweep"], samples=samples, labels=labels)
         results = {"comparison": sweep.to_json()}
     summary = record.finished(summary, **results)
     if args.output is not None:
@@ -167,7 +160,7 @@ def _score(
     if args.json:
         print(json.dumps(summary, ensure_ascii=False))
     else:
-        _print(args, log.samples, labels, sweep, summary["skipped"])
+        _print(args, samples, labels, sweep, summary["skipped"])
     return 0
 
 
@@ -189,7 +182,8 @@ def _print(
             ("tasks", columns(task_table(sweep))),
             ("best", [sweep.verdict]),
         ]
-        print_report(f"lopa eval: {args.sweep or args.variants}", sections)
+        listed = ", ".join(str(item.value) for item in sweep.values)
+        print_report(f"lopa eval: {sweep.field} {listed}", sections)
     if args.quiet:
         return
     notes = [f"left out, too long for the bundle: {len(skipped)} problems"] if skipped else []

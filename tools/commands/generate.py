@@ -13,9 +13,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import file_or_stdin, path
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
 from ..display.report import NO_ROOM, dim
 from ..prompt_lines import Prompt, check_prompts, read_prompts, single_prompt
@@ -33,19 +33,20 @@ WHOLE_BUDGET = ("vanilla", "fast-dllm")  # all new tokens are masks from the fir
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa generate`."""
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder made by lopa build")
+    parser.add_argument("bundle", metavar="BUNDLE", type=path, help="folder made by lopa build")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="one prompt; - reads standard input")
     prompt.add_argument(
         "--prompts",
         metavar="FILE",
+        type=file_or_stdin,
         help='JSON lines {"id": ..., "prompt": TEXT} or {"id": ..., "prompt_ids": [...]}; '
         "- reads standard input",
     )
     parser.add_argument("--raw", action="store_true", help="no chat template around the prompt")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     parser.add_argument(
-        "--trace", metavar="FILE", type=Path, help="write one JSON line per step, all prompts"
+        "--trace", metavar="FILE", type=path, help="write one JSON line per step, all prompts"
     )
     add_decode_flags(parser)
     add_engine_flags(parser)
@@ -183,4 +184,6 @@ def _record(prompt: Prompt, result: Result) -> dict[str, Any]:
         "rows": result.rows,
         "useful_tokens": result.useful_tokens,
         "limited": result.limited,
+        "fast_steps": result.fast_steps,
+        "repeats": result.repeats,
     }

@@ -20,6 +20,7 @@ from ...runtime.manifest import (
     read_bundle,
     read_model,
 )
+from ..arguments import path
 from ..display.memory import memory_lines
 from ..display.report import (
     Section,
@@ -44,7 +45,7 @@ GRAPHS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa inspect`."""
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="bundle or model folder")
+    parser.add_argument("folder", metavar="FOLDER", type=path, help="bundle or model folder")
     parser.add_argument(
         "--json", action="store_true", help='print the manifest with "verified" and "faults"'
     )

@@ -11,15 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import number, positive
-from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
+from ..arguments import amount
+from ..decode_flags import (
+    add_decode_flags,
+    add_engine_flags,
+    decode_options,
+    open_session,
+    setting_values,
+)
 from ..display.report import columns, print_report
+from ..run_flags import add_output_flags, add_problem_flags
 
 if TYPE_CHECKING:
-    from ..eval.evaluate import Variant
     from ..eval.sweep import Sweep
 
 DEFAULT_SEARCH = (
@@ -30,31 +35,22 @@ DEFAULT_SEARCH = (
 )
 OBJECTIVES = ("useful-tpf", "tpf")
 SHOWN = 12  # rows of the table; tune.json has all
-SETTINGS, REPORT = "settings.json", "tune.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa tune`."""
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="folder made by lopa build")
-    parser.add_argument(
-        "--task",
-        metavar="NAME[=FILE]",
-        action="extend",
-        nargs="+",
-        required=True,
-        help="tasks with the validation problems (see lopa eval)",
-    )
-    parser.add_argument("--limit", metavar="N", type=positive, help="problems of each task")
+    add_problem_flags(parser)
     parser.add_argument(
         "--search",
         metavar="FIELD=A,B,...",
         action="append",
+        type=setting_values,
         help=f"values of one decode setting; repeat for more (default: {' '.join(DEFAULT_SEARCH)})",
     )
     parser.add_argument(
         "--max-loss",
         metavar="POINTS",
-        type=number,
+        type=amount,
         default=1.0,
         help="points of score that may be lost against the base strategy (default 1)",
     )
@@ -64,14 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=OBJECTIVES[0],
         help="useful-tpf (default) stops counting at the end of text, tpf counts filling too",
     )
-    parser.add_argument("--raw", action="store_true", help="no chat template, no instruction")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, required=True, help="folder to write"
-    )
-    kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--resume", action="store_true", help="continue the search in --output")
-    kept.add_argument("--force", action="store_true", help="replace the search in --output")
-    parser.add_argument("--json", action="store_true", help="print tune.json")
+    add_output_flags(parser, required=True, content="settings.json, tune.json and samples")
     add_decode_flags(parser)
     add_engine_flags(parser)
 
@@ -79,15 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything, decode all settings side by side, write and print."""
     from ..eval import record
-    from ..eval.evaluate import encode_suite, evaluate, share_settings
-    from ..eval.samples import FILE, SampleLog
-    from ..eval.score_bar import show_scores
+    from ..eval.evaluate import encode_suite, share_settings
+    from ..eval.run import score_all
     from ..eval.suite import Selection, load_suite
     from ..eval.sweep import compare
     from ..eval.variants import changed_settings, search_variants
 
     options = decode_options(args)
-    variants = share_settings(options, search_variants(args.search or DEFAULT_SEARCH, options))
+    searches = args.search or [setting_values(text) for text in DEFAULT_SEARCH]
+    variants = share_settings(options, search_variants(searches, options))
     selection = Selection(limit=args.limit, raw=args.raw)
     suite = load_suite(args.task, selection)
     session = open_session(args)
@@ -97,51 +86,62 @@ def run(args: argparse.Namespace) -> int:
     engine = {"provider": args.provider, "threads": args.threads}
     swept = {"field": "settings", "values": [variant.value for variant in variants]}
     summary = record.new_summary(session, suite, options, selection, engine, swept)
-    summary, before = record.open_run(args.output, summary, args.resume, args.force)
-    log = SampleLog(args.output / FILE, before)
-    try:
-        with show_scores(len(encoded) * len(variants), before, not args.quiet) as progress:
-            evaluate(session, encoded, variants, log, progress)
-    finally:
-        log.close()
+    summary, samples = score_all(
+        session,
+        encoded,
+        variants,
+        summary,
+        args.output,
+        resume=args.resume,
+        force=args.force,
+        shown=not args.quiet,
+    )
     sweep = compare(
         **summary["sweep"],
-        samples=log.samples,
+        samples=samples,
         labels=list(summary["tasks"]),
         allowed_loss=args.max_loss,
         objective=args.objective.replace("-", "_"),
     )
     summary = record.finished(summary, comparison=sweep.to_json())
     record.write_json(args.output / record.SUMMARY, summary)
-    record.write_json(args.output / REPORT, sweep.to_json())
+    record.write_json(args.output / record.TUNED, sweep.to_json())
     best = next(variant for variant in variants if variant.value == sweep.best.value)
     settings = changed_settings(best.options)
-    record.write_json(args.output / SETTINGS, settings)
+    record.write_json(args.output / record.SETTINGS, settings)
     if args.json:
         print(json.dumps(sweep.to_json()))
     else:
-        _print(args, sweep, best, settings)
+        _print(args, sweep, settings)
     return 0
 
 
-def _print(args: argparse.Namespace, sweep: Sweep, best: Variant, settings: dict[str, Any]) -> None:
+def _print(args: argparse.Namespace, sweep: Sweep, settings: dict[str, Any]) -> None:
     from dataclasses import replace
 
-    from ..eval.sweep import task_table, value_table
+    from ..eval.record import SETTINGS
+    from ..eval.sweep import OBJECTIVES, points, task_table, value_table
 
-    objective = args.objective.replace("-", "_")
-    ranked = sorted(sweep.values[1:], key=lambda item: -float(getattr(item.overall, objective)))
-    safe = [item for item in ranked if item.score_change >= -args.max_loss - 1e-9]
+    safe = [item for item in sweep.safe if item is not sweep.base]
+    loss, measure = points(sweep.allowed_loss), OBJECTIVES[sweep.objective]
+    won = sweep.best is not sweep.base
     shown = replace(sweep, values=(sweep.base, *safe[:SHOWN]))
-    found = ", ".join(f"{name} {value}" for name, value in settings.items())
+    result = f"{sweep.best.value}: {sweep.gain(sweep.best):.2f}x the {measure} of the base"
+    if not won:
+        result = (
+            f"nothing beat the base: no other setting has a higher {measure} and loses at most "
+            f"{loss}; the tasks show the base beside the one with the highest {measure}"
+        )
     print_report(
-        f"lopa tune: {len(sweep.values)} settings, {len(safe)} of them lose at most "
-        f"{args.max_loss:g} points",
+        f"lopa tune: {len(sweep.values) - 1} settings against the base, {len(safe)} of them lose "
+        f"at most {loss}",
         [
-            ("best first", columns(value_table(shown))),
+            ("result", [result]),
+            ("base, best", columns(value_table(shown))),
             ("tasks", columns(task_table(sweep))),
-            ("settings", [found]),
+            ("settings", [", ".join(f"{name} {value}" for name, value in settings.items())]),
         ],
     )
     if not args.quiet:
-        print(f"wrote {args.output / SETTINGS}; use it with --settings", file=sys.stderr)
+        use = "use it with --settings" if won else "it holds the base"
+        print(f"wrote {args.output / SETTINGS}; {use}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,10 +91,3 @@ def _divergence(one: Array, two: Array, shared: Array) -> Array:
     rest = rest_p * (np.log(np.maximum(rest_p, _LEAST)) - np.log(np.maximum(rest_q, _LEAST)))
     total: Array = np.maximum(terms + rest, 0.0)
     return total
-
-
-def token_agreement(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
-    """Share of places with the same token; what one answer has and the other lacks is different."""
-    same = sum(sum(a == b for a, b in zip(one, two, strict=False)) for one, two in pairs)
-    longest = sum(max(len(one), len(two)) for one, two in pairs)
-    return same / longest if longest else 1.0

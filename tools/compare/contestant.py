@@ -19,6 +19,7 @@ from ...runtime.manifest import (
     verify_files,
 )
 from ...runtime.memory import smaller
+from ...runtime.precision import POLICIES
 from ...runtime.session import Session
 from .recording import ReplayEngine
 
@@ -46,7 +47,7 @@ class EngineSettings:
 class Contestant:
     """One side: what it is, and the manifest by which it decodes.
 
-    A checkpoint borrows the manifest of the bundle it is compared with, in its own precision.
+    A checkpoint borrows the manifest of the bundle it is compared with, in its one precision.
     """
 
     label: str  # "A" | "B"
@@ -68,6 +69,24 @@ class Contestant:
         """The recipe of a quantised model, else the precision of the graph."""
         quantization = self.manifest.quantization
         return self.manifest.graph.precision if quantization is None else quantization.recipe
+
+    @property
+    def fast(self) -> str | None:
+        """The recipe of the fast graph, in a bundle that holds two precisions."""
+        graph = self.manifest.fast
+        return None if graph is None else graph.quantization.recipe
+
+    def precisions(self, policy: str) -> list[str]:
+        """What its decodes run under a precision policy; raises LopaError if it lacks that."""
+        if policy not in POLICIES[1:]:
+            return [self.precision]
+        if self.fast is None:
+            what = "bundle of one precision" if self.is_bundle else "checkpoint"
+            raise LopaError(
+                f"precision policy {policy!r} is for two precisions, {self.folder} is a {what}: "
+                "compare bundles built with --fast-model, or decode with --precision-policy full"
+            )
+        return [self.fast] if policy == "fast" else [self.precision, self.fast]
 
     def open(self) -> ReplayEngine:
         """Load the engine; raises LopaError."""
@@ -103,6 +122,7 @@ class Contestant:
             "folder": str(self.folder),
             "target": self.target,
             "precision": self.precision,
+            "fast_precision": self.fast,
             "checkpoint": self.manifest.source.checkpoint,
             "checkpoint_fingerprint": self.manifest.source.fingerprint,
             "sha256": dict(self.hashes),
@@ -112,6 +132,8 @@ class Contestant:
 
 def open_bundle_side(folder: Path, label: str, settings: EngineSettings) -> Contestant:
     """Read a bundle and check its files; raises LopaError."""
+    if not folder.exists():
+        raise LopaError(f"no bundle at {folder}; make one with: lopa build CHECKPOINT -o {folder}")
     manifest = read_bundle(folder)
     if settings.verify:
         verify_files(folder, manifest.files)
@@ -137,6 +159,8 @@ def open_bundle_side(folder: Path, label: str, settings: EngineSettings) -> Cont
 
 def open_other_side(folder: Path, first: Contestant, adapter: Path | None) -> Contestant:
     """Open what the bundle `first` is compared with: a bundle or a checkpoint, by its files."""
+    if not folder.exists():
+        raise LopaError(f"nothing at {folder}; expected a bundle (lopa build) or a checkpoint")
     if (folder / BUNDLE_FILE).is_file():
         if adapter is not None:
             raise LopaError(f"--adapter is for a checkpoint, {folder} is a bundle")
@@ -159,6 +183,7 @@ def open_other_side(folder: Path, first: Contestant, adapter: Path | None) -> Co
         source=source.source,
         versions=_eager_versions(),
         engine=replace(manifest.engine, versions={}),
+        fast=None,
     )
     hashes = {"tensors": source.source.fingerprint}
     if source.source.adapter_fingerprint is not None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...calibration.fidelity import same_tokens
 from ...runtime.options import DecodeOptions
 from ...runtime.prompt import stop_index
 from ...runtime.session import Session
-from .agreement import token_agreement
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def compare_decodes(first: Sequence[Decode], second: Sequence[Decode]) -> Decode
         prompts=len(pairs),
         identical=sum(one.tokens == two.tokens for one, two in pairs),
         tokens=total(lambda item: len(item.tokens)),
-        token_agreement=token_agreement([(one.tokens, two.tokens) for one, two in pairs]),
-        winner_agreement=token_agreement([(one.winners, two.winners) for one, two in pairs]),
+        token_agreement=same_tokens([(one.tokens, two.tokens) for one, two in pairs])[0],
+        winner_agreement=same_tokens([(one.winners, two.winners) for one, two in pairs])[0],
         steps=total(lambda item: len(item.winners)),
         right=total(lambda item: item.right) if graded and pairs else None,
     )

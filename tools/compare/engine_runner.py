@@ -14,6 +14,7 @@ from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
 from ...runtime.contract import Instance, LopaError, input_specs
+from ...runtime.engines.protocol import TwoPrecisionEngine
 from ...runtime.manifest import BundleManifest
 from .feeds import Feed, shape_of
 from .recording import ReplayEngine
@@ -24,8 +25,11 @@ _UNKNOWN = 3  # stands for a dimension that every feed may choose
 class EngineRunner(BaseRunner):  # type: ignore[misc]
     """Runs recorded steps with an engine that is opened on activation.
 
-    Steps are padded to what the engine can run, as in a decode, and the outputs cut back.
+    Steps are padded to what the engine can run, as in a decode, and the outputs cut back. While
+    `fast` is set, the fast graph of a bundle of two precisions runs them.
     """
+
+    fast = False
 
     def __init__(
         self, open_engine: Callable[[], ReplayEngine], manifest: BundleManifest, name: str
@@ -73,7 +77,11 @@ class EngineRunner(BaseRunner):  # type: ignore[misc]
         rows = _rows(asked, shape)
         self._pack(engine, feed_dict, shape, rows)
         started = time.perf_counter()
-        outputs = engine.run(shape)
+        if self.fast:
+            assert isinstance(engine, TwoPrecisionEngine)
+            outputs = engine.run_fast(shape)
+        else:
+            outputs = engine.run(shape)
         self.inference_time = time.perf_counter() - started
         keys, values = engine.window()
         return OrderedDict(

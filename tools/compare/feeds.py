@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from polygraphy.exception import PolygraphyException
-from polygraphy.json import load_json, save_json
+from polygraphy.json import from_json, to_json
 
 from ...runtime.contract import INPUT_NAMES, Instance, LopaError, input_specs
 from ...runtime.manifest import BundleManifest, ModelInfo
+from ...runtime.staging import write_whole
+from ..strict_json import read_json
 
 Feed = Mapping[str, NDArray[Any]]
-DESCRIPTION = "decode steps"
 
 
 def shape_of(feed: Feed) -> Instance:
@@ -41,8 +39,7 @@ def masked_rows(feed: Feed, model: ModelInfo) -> NDArray[np.intp]:
 
 def save_feeds(feeds: Sequence[Feed], path: Path) -> None:
     """Write feeds as `polygraphy run --load-inputs` reads them."""
-    with written_whole(path) as draft:
-        save_json([dict(feed) for feed in feeds], str(draft), description=DESCRIPTION)
+    write_whole(path, to_json([dict(feed) for feed in feeds]).encode())
 
 
 def load_feeds(path: Path, manifest: BundleManifest) -> list[Feed]:
@@ -51,10 +48,14 @@ def load_feeds(path: Path, manifest: BundleManifest) -> list[Feed]:
         raise LopaError(
             f"no inputs at {path}; make them with: lopa compare ... --save-inputs {path}"
         )
+    read_json(path)  # says where the text is broken
+    text = path.read_text(encoding="utf-8-sig")
     try:
-        feeds = load_json(str(path), description=DESCRIPTION)
-    except (PolygraphyException, ValueError, KeyError, TypeError) as error:
-        raise LopaError(f"{path} is not a polygraphy file of inputs: {error}") from error
+        feeds = from_json(text)
+    except Exception as error:  # the decoders of arrays and tensors raise what they meet
+        raise LopaError(
+            f"{path} holds what polygraphy cannot decode; save the inputs again with --save-inputs"
+        ) from error
     if not isinstance(feeds, list) or not feeds or not all(isinstance(f, Mapping) for f in feeds):
         raise LopaError(f"{path} holds no list of inputs; save them with --save-inputs")
     faults = [
@@ -68,46 +69,32 @@ def load_feeds(path: Path, manifest: BundleManifest) -> list[Feed]:
     return feeds
 
 
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path` that takes its name when all is written.
-
-    It keeps the extension: polygraphy takes a name without one for a folder.
-    """
-    if path.suffix != ".json":
-        raise LopaError(f"{path}: expected a name that ends in .json")
-    if path.is_dir():
-        raise LopaError(f"{path} is a folder, expected a file name")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".json", dir=path.parent)
-    except OSError as error:
-        raise LopaError(f"cannot write {path}: {error.strerror}") from None
-    os.close(handle)
-    draft = Path(name)
-    try:
-        yield draft
-        draft.chmod(0o644)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _faults(feed: Feed, manifest: BundleManifest) -> list[str]:
     missing = [name for name in INPUT_NAMES if name not in feed]
     if missing:
         return [f"no input {', '.join(missing)}"]
+    strange = [name for name in INPUT_NAMES if not isinstance(feed[name], np.ndarray)]
+    if strange:
+        return [f"{', '.join(strange)} is no array"]
     if feed["input_ids"].ndim != 2 or feed["cache_mask"].ndim != 1 or feed["head_rows"].ndim != 1:
         return ["input_ids, cache_mask or head_rows has the wrong number of dimensions"]
-    info = manifest.model
-    specs = input_specs(
-        shape_of(feed), info.layers, info.kv_heads, info.head_dim, manifest.model_dtype
-    )
-    faults = [
-        f"{spec.name} is {list(feed[spec.name].shape)}, expected {list(spec.shape)}"
-        for spec in specs
-        if feed[spec.name].shape != spec.shape
-    ]
-    ids = feed["input_ids"]
-    if not faults and ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < info.vocab_size:
-        faults.append(f"input_ids go to {int(ids.max())}, the vocabulary has {info.vocab_size}")
+    info, shape = manifest.model, shape_of(feed)
+    if min(astuple(shape)) < 1:
+        return [f"the step is empty: {shape.name}"]
+    faults = []
+    for spec in input_specs(shape, info.layers, info.kv_heads, info.head_dim, manifest.model_dtype):
+        array = feed[spec.name]
+        if array.shape != spec.shape:
+            faults.append(f"{spec.name} is {list(array.shape)}, expected {list(spec.shape)}")
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            faults.append(f"{spec.name} is {array.dtype}, expected {spec.dtype}")
+    if faults:
+        return faults
+    for name, bound, what in (
+        ("input_ids", info.vocab_size, "the vocabulary has"),
+        ("head_rows", shape.window_rows, "the window has"),
+    ):
+        least, most = int(feed[name].min()), int(feed[name].max())
+        if not 0 <= least <= most < bound:
+            faults.append(f"{name} go to {min(least, 0) or most}, {what} {bound}")
     return faults

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...calibration.states import copy_feeds
 from ...runtime.contract import Instance
-from ...runtime.engines.protocol import Engine, StepInputs, StepOutputs
+from ...runtime.engines.protocol import Engine, StepInputs, StepOutputs, TwoPrecisionEngine
 from ...runtime.engines.status import EngineStatus
 from .feeds import Feed
 
@@ -26,6 +28,14 @@ class ReplayEngine(Engine, Protocol):
         """Replace the cache as it is laid out now."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """Inputs of one step, and whether the bundle's fast graph ran it."""
+
+    feed: Feed
+    fast: bool = False
+
+
 class Spread:
     """Keeps at most `limit` of a stream of unknown length, evenly spread over it.
 
@@ -34,7 +44,7 @@ class Spread:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._stride, self._seen = limit, 1, 0
-        self._kept: list[Feed] = []
+        self._kept: list[Step] = []
 
     @property
     def due(self) -> bool:
@@ -45,16 +55,16 @@ class Spread:
         """Count one that is not due."""
         self._seen += 1
 
-    def add(self, feed: Feed) -> None:
+    def add(self, step: Step) -> None:
         """Keep one that is due."""
         self._seen += 1
-        self._kept.append(feed)
+        self._kept.append(step)
         if len(self._kept) == 2 * self._limit:
             self._kept = self._kept[::2]
             self._stride *= 2
 
     @property
-    def chosen(self) -> list[Feed]:
+    def chosen(self) -> list[Step]:
         """At most `limit` of what was kept, the first and the last included."""
         count = len(self._kept)
         if count <= self._limit:
@@ -64,10 +74,7 @@ class Spread:
 
 
 class RecordingEngine:
-    """Passes every call to an engine and copies the inputs of its runs (see `Engine`).
-
-    Cache slots that the step does not see are zero in the copy: what they hold is left over.
-    """
+    """Passes every call to an engine and copies the inputs of its runs (see `Engine`)."""
 
     def __init__(self, engine: ReplayEngine, spread: Spread) -> None:
         self._engine, self._spread = engine, spread
@@ -87,11 +94,14 @@ class RecordingEngine:
 
     def run(self, shape: Instance) -> StepOutputs:
         """Run one step, after its inputs were copied if they are to be kept."""
-        if self._spread.due:
-            self._spread.add(self._feed(shape))
-        else:
-            self._spread.skip()
+        self._record(shape, fast=False)
         return self._engine.run(shape)
+
+    def run_fast(self, shape: Instance) -> StepOutputs:
+        """Do the same by the fast graph of an engine that has one."""
+        assert isinstance(self._engine, TwoPrecisionEngine)
+        self._record(shape, fast=True)
+        return self._engine.run_fast(shape)
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
         """Copy window rows of the last run to cache slots."""
@@ -105,20 +115,9 @@ class RecordingEngine:
         """Return what the engine says about itself."""
         return self._engine.status()
 
-    def _feed(self, shape: Instance) -> Feed:
-        inputs = self._engine.inputs(shape)
-        seen = inputs.cache_mask
-        keys, values = (
-            np.where(seen[:, None], tensor[:, :, : shape.context], np.zeros((), tensor.dtype))
-            for tensor in self._engine.cache()
-        )
-        return {
-            "input_ids": inputs.input_ids.copy(),
-            "position_ids": inputs.position_ids.copy(),
-            "isolation_mask": inputs.isolation_mask.copy(),
-            "cache_mask": seen.copy(),
-            "cache_keys": keys,
-            "cache_values": values,
-            "head_rows": inputs.head_rows.copy(),
-            "temperature": inputs.temperature.copy(),
-        }
+    def _record(self, shape: Instance, fast: bool) -> None:
+        if self._spread.due:
+            inputs, cache = self._engine.inputs(shape), self._engine.cache()
+            self._spread.add(Step(copy_feeds(inputs, cache), fast))
+        else:
+            self._spread.skip()

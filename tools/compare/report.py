@@ -19,10 +19,11 @@ _SHORT = 12  # digits shown of a sha256
 
 def side_lines(side: Contestant) -> list[str]:
     """Folder, target, precision, the hashes of what was loaded, and versions."""
+    fast = "" if side.fast is None else f", fast {side.fast}"
     hashes = ", ".join(f"{name} {digest[:_SHORT]}" for name, digest in side.hashes.items())
     versions = {**side.manifest.versions, **side.manifest.engine.versions}
     return [
-        f"{side.folder}  {side.target} {side.precision}",
+        f"{side.folder}  {side.target} {side.precision}{fast}",
         f"sha256 {hashes}",
         *version_lines(versions),
     ]
@@ -46,7 +47,8 @@ def step_lines(report: StepsReport) -> list[str]:
         (name, *(f"{value:.3g}" for value in asdict(error).values()))
         for name, error in report.outputs.items()
     ]
-    return columns([head, *rows])
+    ran = f"run by the fast graphs: {report.fast} of {report.steps}"
+    return [*columns([head, *rows]), *([ran] if report.fast else [])]
 
 
 def agreement_lines(report: StepsReport) -> list[str]:

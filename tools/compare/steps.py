@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from polygraphy.comparator import Comparator, SimpleCompareFunc
+from polygraphy.comparator import Comparator, RunResults, SimpleCompareFunc
 
 from ...runtime.contract import OUTPUT_NAMES, ContractError
 from ...runtime.manifest import ModelInfo
+from ...runtime.staging import write_whole
 from .agreement import Agreement, AgreementCount
-from .feeds import Feed, masked_rows, written_whole
+from .feeds import Feed, masked_rows
+from .recording import Step
 
 # Ids are no quantities: they are compared as predictions.
 MEASURED = tuple(name for name in OUTPUT_NAMES if name != "token_ids")
@@ -33,40 +36,36 @@ class OutputError:
 
 @dataclass(frozen=True)
 class StepsReport:
-    """What the recorded steps showed."""
+    """What the recorded steps showed; the fast graphs ran `fast` of them."""
 
     steps: int
     outputs: dict[str, OutputError]
     agreement: Agreement
+    fast: int = 0
 
 
 def compare_steps(
     runners: tuple[Any, Any],
-    feeds: Sequence[Feed],
+    steps: Sequence[Step],
     model: ModelInfo,
     *,
     save_outputs: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StepsReport:
-    """Run every feed through the runners of A and B; outputs of one step are held at a time.
+    """Run every step with the runners of A and B; outputs of one step are held at a time.
 
-    `save_outputs` takes all of them to a file that `polygraphy run --load-outputs` reads. Raises
-    ContractError when an output of one side has another shape.
+    A step that a fast graph ran needs two EngineRunner. `save_outputs` takes all outputs to a file
+    that `polygraphy run --load-outputs` reads. Raises ContractError when an output of one side has
+    another shape.
     """
     worst: dict[str, list[Any]] = defaultdict(list)
     count = AgreementCount()
     # Errors are relative to the second of a pair: A.
     measure = SimpleCompareFunc(check_error_stat="max", find_output_func=_same_name)
-    with contextlib.ExitStack() as stack:
-        path = None if save_outputs is None else stack.enter_context(written_whole(save_outputs))
-        runs = Comparator.run(
-            list(runners),
-            data_loader=feeds,
-            streaming=True,
-            save_outputs_path=None if path is None else str(path),
-        )
-        stack.enter_context(contextlib.closing(runs))
-        for number, (feed, run) in enumerate(zip(feeds, runs, strict=True), 1):
+    kept: list[RunResults] = []
+    runs = Comparator.run(list(runners), data_loader=_feeds(runners, steps), streaming=True)
+    with contextlib.closing(runs):
+        for number, (step, run) in enumerate(zip(steps, runs, strict=True), 1):
             one, two = (iterations[0] for iterations in run.values())
             (accuracy,) = Comparator.compare_accuracy(
                 run, comparisons=[(1, 0)], compare_func=measure
@@ -79,10 +78,22 @@ def compare_steps(
                         f"{list(two[name].shape) if name in two else 'missing'}"
                     )
                 worst[name].append(found[0][name])
-            count.add(one, two, masked_rows(feed, model))
-            progress(number, len(feeds))
+            count.add(one, two, masked_rows(step.feed, model))
+            if save_outputs is not None:
+                kept.append(copy.deepcopy(run))  # the runners may use their buffers again
+            progress(number, len(steps))
+    if save_outputs is not None:
+        write_whole(save_outputs, RunResults.concat(kept).to_json().encode())
     outputs = {name: _total(worst[name]) for name in MEASURED}
-    return StepsReport(len(feeds), outputs, count.total())
+    return StepsReport(len(steps), outputs, count.total(), sum(step.fast for step in steps))
+
+
+def _feeds(runners: Sequence[Any], steps: Sequence[Step]) -> Iterator[Feed]:
+    """Yield the inputs of each step, after its graph was chosen: the runners take them in turn."""
+    for step in steps:
+        for runner in runners:
+            runner.fast = step.fast
+        yield step.feed
 
 
 def _same_name(name: str, index: int, outputs: Any) -> list[str]:

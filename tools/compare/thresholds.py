@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ..arguments import amount, share
 
 if TYPE_CHECKING:
     from .decodes import DecodesReport
@@ -13,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threshold:
-    """One bound: its flag, what it bounds, and whether it is a least or a most."""
+    """One bound: its flag, what it bounds, whether it is a least or a most, what it may be."""
 
     flag: str
     title: str
     least: bool
+    type: Callable[[str], float]
     help: str
 
     @property
@@ -27,16 +30,24 @@ class Threshold:
 
 
 THRESHOLDS = (
-    Threshold("--min-top1", "top-1 agreement", True, "least share of the same first tokens"),
-    Threshold("--max-abs", "error of log_probs", False, "largest error of log_probs, nats"),
-    Threshold("--max-drift", "confidence drift", False, "most the confidence may move on average"),
-    Threshold("--max-kl", "mean KL", False, "most KL on average, nats"),
-    Threshold("--min-token-agreement", "token agreement", True, "least share of the same tokens"),
+    Threshold("--min-top1", "top-1 agreement", True, share, "least share of the same first tokens"),
+    Threshold("--max-abs", "error of log_probs", False, amount, "largest error of log_probs, nats"),
     Threshold(
-        "--min-winner-agreement", "winner agreement", True, "least share of the same winners"
+        "--max-drift", "confidence drift", False, amount, "most the confidence may move on average"
+    ),
+    Threshold("--max-kl", "mean KL", False, amount, "most KL on average, nats"),
+    Threshold(
+        "--min-token-agreement", "token agreement", True, share, "least share of the same tokens"
     ),
     Threshold(
-        "--max-score-loss", "score loss", False, "most points that B may lose (with --problems)"
+        "--min-winner-agreement", "winner agreement", True, share, "least share of the same winners"
+    ),
+    Threshold(
+        "--max-score-loss",
+        "score loss",
+        False,
+        amount,
+        "most points that B may lose (with --problems)",
     ),
 )
 
@@ -73,11 +84,11 @@ class Check:
         )
 
 
-def default_limits(precisions: tuple[str, str]) -> dict[str, float]:
-    """Bounds for a pair of precisions: those of the coarser of the two."""
+def default_limits(precisions: Sequence[str]) -> dict[str, float]:
+    """Bounds for the precisions that ran: those of the coarsest."""
     rows = [PRECISIONS.get(precision, _COARSE) for precision in precisions]
-    coarser = max(rows, key=lambda row: row[1])
-    return {item.name: value for item, value in zip(THRESHOLDS, coarser, strict=True)}
+    coarsest = max(rows, key=lambda row: row[1])
+    return {item.name: value for item, value in zip(THRESHOLDS, coarsest, strict=True)}
 
 
 def check(

@@ -28,11 +28,12 @@ CONTEXT = 256
 WINDOW = 64
 MAX_NEW_TOKENS = 96
 
-# Strategy -> settings. Vanilla fills one position a step, as masked diffusion does by default.
+# Name in the table -> settings. Vanilla fills one position a step, as masked diffusion by default.
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "vanilla": {},
-    "d2f": {},
+    "vanilla": {"strategy": "vanilla"},
+    "d2f": {"strategy": "d2f"},
     "lopa": {"lookahead": 4},
+    "nested": {"lookahead": 4, "lookahead_shape": "nested"},
 }
 
 
@@ -90,9 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for strategy, settings in STRATEGIES.items():
         results = [
-            session.generate(
-                problem.prompt, strategy=strategy, max_new_tokens=MAX_NEW_TOKENS, **settings
-            )
+            session.generate(problem.prompt, max_new_tokens=MAX_NEW_TOKENS, **settings)
             for problem in problems
         ]
         rows.append(_grade(strategy, problems, results))

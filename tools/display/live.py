@@ -52,9 +52,8 @@ class LiveWindow:
         self.seconds += now - self._resumed
         self.fresh.update(position for position, _ in event.filled)
         self.tokens += len(event.filled)
-        if event.extra is not None:
-            self.ahead.add(event.extra[0])
-            self.tokens += 1
+        self.ahead.update(position for position, _ in event.extras)
+        self.tokens += len(event.extras)
         if now - self._drawn >= SECONDS_PER_FRAME:
             self.live.update(self.frame(event), refresh=True)
             self._drawn = now

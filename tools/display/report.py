@@ -7,16 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...runtime.contract import Instance
-from ...runtime.manifest import (
-    BundleManifest,
-    EngineInfo,
-    FastGraph,
-    FileRecord,
-    ModelInfo,
-    Quantization,
-    Source,
-)
+from ...runtime.engine_info import EngineInfo
+from ...runtime.manifest import BundleManifest, FileRecord, ModelInfo, Source
 from ...runtime.memory import slot_bytes
+from ...runtime.quantization import FastGraph, Quantization
 
 Section = tuple[str, Sequence[str]]
 

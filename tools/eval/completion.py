@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
-from ...runtime.options import DecodeOptions
+from ...runtime.options import SETTINGS, DecodeOptions, check_names
 from ...runtime.session import Result, Session, open_bundle
 from ..prompt_lines import PromptLineError
 from .record import bundle_record
@@ -41,11 +41,9 @@ class CompletionModel:
         verify: bool = True,
         **settings: Any,
     ) -> None:
-        known = [field.name for field in fields(DecodeOptions)]
-        unknown = sorted(settings.keys() - set(known))
-        if unknown:
-            listed = ", ".join(["bundle", "provider", "threads", "verify", *known])
-            raise LopaError(f"unknown model argument {', '.join(unknown)}; known: {listed}")
+        check_names(
+            settings, "model argument", ("bundle", "provider", "threads", "verify", *SETTINGS)
+        )
         self.options = DecodeOptions(**settings)
         self.session: Session = open_bundle(
             bundle,
@@ -119,9 +117,9 @@ class CompletionModel:
     def record(self) -> dict[str, Any]:
         """Bundle, settings and costs of all decodes, for the harness's results file."""
         settings = {
-            field.name: getattr(self.options, field.name)
-            for field in fields(DecodeOptions)
-            if getattr(self.options, field.name) is not None
+            name: getattr(self.options, name)
+            for name in SETTINGS
+            if getattr(self.options, name) is not None
         }
         tokens = sum(result.tokens for result in self.results)
         steps = sum(result.steps for result in self.results)
@@ -166,12 +164,11 @@ def request_settings(
         given["temperature"] = 0.0
     elif samples and "temperature" not in given:
         given["temperature"] = options.temperature or SAMPLING_TEMPERATURE
-    known = {field.name for field in fields(DecodeOptions)}
-    unknown = sorted(given.keys() - known)
+    unknown = sorted(given.keys() - set(SETTINGS))
     if unknown:
         raise LopaError(
             f"generation setting {', '.join(unknown)} is not offered; known: until, do_sample, "
-            f"{', '.join((*TOKEN_LIMITS, *sorted(known - set(TOKEN_LIMITS))))}"
+            f"{', '.join((*TOKEN_LIMITS, *sorted(set(SETTINGS) - set(TOKEN_LIMITS))))}"
         )
     return replace(options, **given), tuple(stop for stop in stops if stop)
 

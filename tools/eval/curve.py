@@ -43,7 +43,7 @@ def draw_curve(sweep: Sweep, title: str, path: Path) -> None:
     below.set_ylim(0, 100)
     below.legend(frameon=False, fontsize=8.5)
     below.set_xlabel(sweep.field.replace("_", " "))
-    below.set_xticks(places, [str(item.value) for item in sweep.values])
+    below.set_xticks(places, [str(item.value) for item in sweep.values], parse_math=False)
     for axes in (above, below):
         _tidy(axes)
     above.set_title(title, loc="left", fontsize=11, color=INK, parse_math=False)

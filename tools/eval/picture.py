@@ -72,10 +72,10 @@ class Recorder:
 
     def __call__(self, event: StepEvent) -> None:
         """Take in a step."""
-        if event.extra is not None:
+        for position, token in event.extras:
             # Chosen from what the step before predicted, committed by this one.
-            sure = self._guessed.get(event.extra[0], event.confidences[event.winner])
-            self._add(event.step, *event.extra, sure, ahead=True)
+            sure = self._guessed.get(position, event.confidences[event.winner])
+            self._add(event.step, position, token, sure, ahead=True)
         guesses = event.guesses
         self._guessed = {
             int(position): float(probability)

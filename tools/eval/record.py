@@ -18,12 +18,14 @@ from ...runtime.contract import LopaError
 from ...runtime.manifest import BUNDLE_FILE
 from ...runtime.options import DecodeOptions
 from ...runtime.session import Session
+from ...runtime.staging import check_output, write_whole
 from .samples import FILE, Sample, resume_samples
 from .sandbox import describe
 from .suite import Selection, TaskSet
 
 SCHEMA_VERSION = 1
 SUMMARY, SWEEP, CURVE = "summary.json", "sweep.json", "sweep.png"
+TUNED, SETTINGS = "tune.json", "settings.json"
 # What must not change between a run and its continuation.
 FIXED = ("lopa", "bundle", "settings", "seeds", "tasks", "sweep")
 LIBRARIES = ("numpy", "tokenizers", "jinja2", "onnxruntime", "onnxruntime-gpu")
@@ -80,7 +82,8 @@ def open_run(
 ) -> tuple[dict[str, Any], list[Sample]]:
     """Make the folder of a run, or check that it is of the same run and read what it has.
 
-    Raises LopaError when the folder has something else, listing what differs.
+    Without `force` a folder with anything else in it is refused; a run made with other settings
+    cannot be continued, the LopaError lists what differs. `force` removes what runs leave.
     """
     path = folder / SUMMARY
     if resume and path.is_file():
@@ -92,13 +95,11 @@ def open_run(
                 "repeat them or choose a new --output"
             )
         return {**summary, "started": before["started"]}, resume_samples(folder / FILE)
-    if folder.exists() and not folder.is_dir():
-        raise LopaError(f"{folder} is a file; choose a folder for --output")
-    if path.exists() or (folder / FILE).exists():
-        if not force:
-            raise LopaError(f"{folder} has a run; --resume continues it, --force replaces it")
-        for name in (FILE, SWEEP, CURVE):
-            (folder / name).unlink(missing_ok=True)
+    if not force and (path.exists() or (folder / FILE).exists()):
+        raise LopaError(f"{folder} has a run; --resume continues it, --force replaces it")
+    check_output(folder, force)
+    for name in (FILE, SWEEP, CURVE, TUNED, SETTINGS):
+        (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, summary)
     return summary, []
@@ -134,9 +135,8 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file that is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_whole(path, text.encode("utf-8"))
 
 
 def file_hash(path: Path) -> str:

@@ -32,11 +32,14 @@ class Rows:
     sha256: str
 
 
-def read_rows(path: Path) -> Rows:
-    """Read all rows; raises LopaError only if the file as a whole cannot be read."""
+def read_rows(path: Path, content: str = "problems") -> Rows:
+    """Read all rows; raises LopaError only if the file as a whole cannot be read.
+
+    `content` is what the message calls them.
+    """
     rows, faults, digest = [], [], hashlib.sha256()
     for count, file in enumerate(_files(path), 1):
-        text = _text(file, digest)
+        text = _text(file, digest, content)
         alone = count if path.is_dir() else None
         for where, number, found in _objects(file, text, alone):
             if isinstance(found, dict):
@@ -55,7 +58,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _text(path: Path, digest: Any) -> str:
+def _text(path: Path, digest: Any, content: str) -> str:
     try:
         data = path.read_bytes()
         digest.update(data)
@@ -67,7 +70,7 @@ def _text(path: Path, digest: Any) -> str:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise LopaError(f"{path} is not a complete gzip file ({error})") from None
     except OSError as error:
-        raise LopaError(f"cannot read problems from {path}: {error.strerror}") from None
+        raise LopaError(f"cannot read {content} from {path}: {error.strerror}") from None
 
 
 def _objects(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.options import DecodeOptions
-from ..decode_flags import add_decode_flags
 from .evaluate import Variant
 from .samples import Sample
 from .totals import Totals, overall, totals_by_task
 
 ALLOWED_LOSS = 1.0  # points of score that the best value may lose against the base
-ALIASES = {"threshold": "confidence"}
+ROUNDING = 1e-9  # of differences between scores
+OBJECTIVES = {"tpf": "TPF", "useful_tpf": "useful TPF"}  # figure of Totals: heading of its column
 
 
 @dataclass(frozen=True)
@@ -47,36 +46,58 @@ class Value:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All values of a setting; `best` is the fastest that loses no more than `allowed_loss`."""
+    """All values of a setting, the base first.
+
+    The best has the highest `objective` ("tpf" or "useful_tpf") among those that are `safe`: they
+    lose no more than `allowed_loss` points of score. The base wins a tie.
+    """
 
     field: str
-    base: Value
-    best: Value
     values: tuple[Value, ...]
     allowed_loss: float = ALLOWED_LOSS
+    objective: str = "tpf"
+
+    @property
+    def base(self) -> Value:
+        """What all others are compared with."""
+        return self.values[0]
+
+    @property
+    def safe(self) -> list[Value]:
+        """The values that keep the score, the base among them, the best first."""
+        kept = [item for item in self.values if item.score_change >= -self.allowed_loss - ROUNDING]
+        return self._ranked(kept)
+
+    @property
+    def best(self) -> Value:
+        """The safe value with the highest objective."""
+        return self.safe[0]
 
     @property
     def rival(self) -> Value:
         """What the base is compared with: the best value, or the next fastest if it is the base."""
         if self.best is not self.base:
             return self.best
-        return max(
-            (item for item in self.values if item is not self.base),
-            key=lambda item: item.overall.tpf,
-        )
+        return self._ranked(self.values[1:])[0]
+
+    def gain(self, value: Value) -> float:
+        """The objective of a value, over that of the base."""
+        return float(getattr(value, f"{self.objective}_gain"))
 
     @property
     def verdict(self) -> str:
         """What came out, in words."""
+        measure = OBJECTIVES[self.objective]
+        lost = f"no more than {points(self.allowed_loss)} of score lost"
         if self.best is self.base:
             return (
-                f"{self.field} {self.base.value}, the base: no other value has a higher TPF at no "
-                f"more than {self.allowed_loss:g} point of score lost"
+                f"{self.field} {self.base.value}, the base: no other value has a higher {measure} "
+                f"at {lost}"
             )
-        return (
-            f"{self.field} {self.best.value}: highest TPF at no more than "
-            f"{self.allowed_loss:g} point of score lost"
-        )
+        return f"{self.field} {self.best.value}: highest {measure} at {lost}"
+
+    def _ranked(self, values: Iterable[Value]) -> list[Value]:
+        return sorted(values, key=lambda item: -float(getattr(item.overall, self.objective)))
 
     def to_json(self) -> dict[str, Any]:
         """Content of sweep.json."""
@@ -85,6 +106,7 @@ class Sweep:
             "base": self.base.value,
             "best": self.best.value,
             "allowed_loss": self.allowed_loss,
+            "objective": self.objective,
             "values": [
                 {
                     "value": item.value,
@@ -99,56 +121,18 @@ class Sweep:
         }
 
 
-class _ValueParser(argparse.ArgumentParser):
-    """A parser whose errors can be caught."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise LopaError."""
-        raise LopaError(message)
-
-
-def parse_values(text: str, flag: str = "--search") -> tuple[str, list[Any]]:
-    """Read `FIELD=a,b,c` by the rules of the field's own flag; returns the field and its values."""
-    name, _, listed = text.partition("=")
-    name = name.strip().replace("-", "_")
-    name = ALIASES.get(name, name)
-    parser = _ValueParser(allow_abbrev=False, add_help=False)
-    add_decode_flags(parser)
-    known = [
-        action.dest
-        for action in parser._actions
-        if action.nargs != 0 and action.dest in {field.name for field in fields(DecodeOptions)}
-    ]
-    if name not in known or not listed.strip():
-        raise LopaError(
-            f"{flag} {text}: expected FIELD=a,b,... with a field of {', '.join(sorted(known))}"
-        )
-    values: list[Any] = []
-    for part in listed.split(","):
-        try:
-            found = parser.parse_args([f"--{name.replace('_', '-')}={part.strip()}"])
-        except LopaError as error:
-            raise LopaError(f"{flag} {text}: {error}") from None
-        value = getattr(found, name)
-        if value in values:
-            raise LopaError(f"{flag} {text}: {value} is given twice")
-        values.append(value)
-    return name, values
-
-
-def parse_sweep(text: str, options: DecodeOptions) -> tuple[str, list[Variant]]:
-    """Read `FIELD=a,b,c`; returns the field and one variant per value, the base first."""
-    name, values = parse_values(text, "--sweep")
+def sweep_variants(field: str, values: Sequence[Any], options: DecodeOptions) -> list[Variant]:
+    """One variant per value of a setting, the base first; raises LopaError."""
     if len(values) < 2:
-        raise LopaError(f"--sweep {text}: give at least two values")
-    if name == "lookahead":
+        raise LopaError(f"--sweep {field}: give at least two values")
+    if field == "lookahead":
         if options.strategy != "lopa":
             raise LopaError(
-                f"--sweep {text}: strategy {options.strategy} has no lookahead; use "
+                f"--sweep {field}: strategy {options.strategy} has no lookahead; use "
                 f"--strategy lopa --base {options.strategy}"
             )
-        values.sort()  # 0, the base strategy alone, comes first where it is given
-    return name, [Variant(value, replace(options, **{name: value})) for value in values]
+        values = sorted(values)  # 0, the base strategy alone, comes first where it is given
+    return [Variant(value, replace(options, **{field: value})) for value in values]
 
 
 def compare(
@@ -159,11 +143,7 @@ def compare(
     allowed_loss: float = ALLOWED_LOSS,
     objective: str = "tpf",
 ) -> Sweep:
-    """Compare every value with the first one.
-
-    The best has the highest `objective` ("tpf" or "useful_tpf") among those that lose no more than
-    `allowed_loss` points of score.
-    """
+    """Compare every value with the first one."""
     by_value = {value: [s for s in samples if s.variant == value] for value in values}
     base_samples = {(s.task, s.id): s for s in by_value[values[0]]}
     base_totals = totals_by_task(base_samples.values(), labels)
@@ -171,10 +151,12 @@ def compare(
         _compare(value, by_value[value], base_samples, overall(base_totals), labels)
         for value in values
     )
-    base = compared[0]
-    safe = [item for item in compared if item.score_change >= -allowed_loss - 1e-9]
-    best = max(safe, key=lambda item: float(getattr(item.overall, objective)))
-    return Sweep(field, base, best, compared, allowed_loss)
+    return Sweep(field, compared, allowed_loss, objective)
+
+
+def points(count: float) -> str:
+    """A count of points of score, in words."""
+    return f"{count:g} {'point' if count == 1 else 'points'}"
 
 
 def _compare(

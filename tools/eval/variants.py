@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
-from ...runtime.options import DecodeOptions
+from ...runtime.options import DecodeOptions, with_settings
 from ...runtime.strategies.choice import unused_settings
 from .evaluate import Variant
-from .sweep import parse_values
+from .rows import read_rows
 
 BASELINE = "baseline"
 MOST_VARIANTS = 500
@@ -26,43 +25,47 @@ def read_variants(path: Path, options: DecodeOptions) -> list[Variant]:
 
     Raises LopaError naming every line that is wrong.
     """
-    variants: list[Variant] = []
-    faults = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if not line.strip():
-            continue
+    found = read_rows(path, "settings")
+    faults = list(found.faults)
+    variants: dict[str, Variant] = {}
+    for row in found.rows:
         try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not isinstance(row.get("name"), str):
-            faults.append(f'{path}:{number}: expected {{"name": "...", settings}}')
-            continue
-        name = row.pop("name")
-        try:
-            variants.append(Variant(name, with_settings(options, row)))
+            variant = _variant(row.data, options)
         except LopaError as error:
-            faults.append(f"{path}:{number}: {error}")
-        if name in [variant.value for variant in variants[:-1]]:
-            faults.append(f"{path}:{number}: name {name!r} is given twice")
+            faults.append(f"{row.where}: {error}")
+            continue
+        if variant.value in variants:
+            faults.append(f"{row.where}: name {variant.value!r} is given twice")
+        variants[variant.value] = variant
     if not faults and len(variants) < 2:
         faults.append(f"{path}: give at least two settings to compare")
     if faults:
         raise LopaError("; ".join(faults))
-    return variants
+    return list(variants.values())
 
 
-def search_variants(searches: Sequence[str], options: DecodeOptions) -> list[Variant]:
-    """The base strategy by itself, then every combination of the values of `FIELD=a,b,...`.
+def _variant(row: Mapping[str, Any], options: DecodeOptions) -> Variant:
+    settings = dict(row)
+    name = settings.pop("name", None)
+    if not isinstance(name, str):
+        raise LopaError('expected {"name": "...", settings}')
+    if not name or not name.isprintable():
+        raise LopaError(f"name is {name!r}, expected printable characters")
+    return Variant(name, with_settings(options, settings))
+
+
+def search_variants(
+    searches: Sequence[tuple[str, Sequence[Any]]], options: DecodeOptions
+) -> list[Variant]:
+    """The base strategy by itself, then every combination of the values of each setting.
 
     A value counts only in combinations that use it.
     """
-    found = [parse_values(text) for text in searches]
-    names = [name for name, _ in found]
+    names = [name for name, _ in searches]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise LopaError(f"--search {twice[0]} is given twice; list all its values once")
-    combinations = list(itertools.product(*(values for _, values in found)))
+    combinations = list(itertools.product(*(values for _, values in searches)))
     if len(combinations) > MOST_VARIANTS:
         raise LopaError(
             f"--search gives {len(combinations)} combinations, at most {MOST_VARIANTS}; "
@@ -77,15 +80,6 @@ def search_variants(searches: Sequence[str], options: DecodeOptions) -> list[Var
         label = " ".join(f"{name}={value}" for name, value in settings.items())
         variants.append(Variant(label, replace(options, **settings)))
     return list({variant.value: variant for variant in variants}.values())
-
-
-def with_settings(options: DecodeOptions, settings: Mapping[str, Any]) -> DecodeOptions:
-    """`options` with some fields replaced; raises LopaError for a name that is none."""
-    known = sorted(field.name for field in fields(DecodeOptions))
-    unknown = sorted(settings.keys() - set(known))
-    if unknown:
-        raise LopaError(f"unknown setting {', '.join(unknown)}; known: {', '.join(known)}")
-    return replace(options, **settings)
 
 
 def changed_settings(options: DecodeOptions) -> dict[str, Any]:

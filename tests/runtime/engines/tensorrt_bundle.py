@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from lopa.runtime.contract import Instance
+from lopa.runtime.engine_info import EngineInfo, EngineStamp
 from lopa.runtime.engines.tensorrt_stamp import this_platform
 from lopa.runtime.manifest import (
     TOKENIZER_FILES,
     BundleManifest,
-    EngineInfo,
-    EngineStamp,
     read_bundle,
     record_files,
     write_manifest,

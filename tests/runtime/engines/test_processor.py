@@ -7,7 +7,8 @@ import pytest
 from lopa.runtime.engines import onnxruntime as engine
 from lopa.runtime.engines import processor
 from lopa.runtime.engines.processor import integers_saturate, processor_saturates
-from lopa.runtime.manifest import Quantization, read_bundle
+from lopa.runtime.manifest import read_bundle
+from lopa.runtime.quantization import Quantization
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.contract import LopaError, TensorSpec
+from lopa.runtime.engine_info import EngineStamp
 from lopa.runtime.engines.cuda import Cuda
+from lopa.runtime.engines.packing import Packing
 from lopa.runtime.engines.status import EngineWarning
-from lopa.runtime.engines.tensorrt_buffers import InputAreas, Memory, Packing
+from lopa.runtime.engines.tensorrt_buffers import InputAreas, Memory
 from lopa.runtime.engines.tensorrt_cache import DeviceCache, runs
 from lopa.runtime.engines.tensorrt_cache_file import RuntimeCacheFile
 from lopa.runtime.engines.tensorrt_graphs import StepRunner
 from lopa.runtime.engines.tensorrt_library import PRODUCTS, load_library, make_log
 from lopa.runtime.engines.tensorrt_program import Program
-from lopa.runtime.manifest import EngineStamp
 from lopa.runtime.session import open_bundle
 from numpy.typing import NDArray
 

@@ -144,11 +144,11 @@ def test_with_a_block_buffer_no_lookahead_finishes_a_small_block() -> None:
     branch = begin(rules, 1)
     step(rules, branch)
     assert branch.open_positions().tolist() == [2, 3]
-    assert rules.branches_out(branch)
+    assert rules.lookahead_room(branch) == 1
     step(rules, branch)
     assert branch.open_positions().tolist() == [3]
-    assert not rules.branches_out(branch)
-    assert replace(rules, cache="prefix").branches_out(branch)
+    assert rules.lookahead_room(branch) == 0
+    assert replace(rules, cache="prefix").lookahead_room(branch) == 5
 
 
 def test_a_lookahead_that_finishes_the_block_is_stored_if_it_wins() -> None:

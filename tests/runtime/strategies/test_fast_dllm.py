@@ -132,12 +132,12 @@ def test_shifted_quotas_follow_dreams_schedule_from_its_second_step() -> None:
     assert [len(step(rules, branch)) for _ in range(3)] == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("cache", "allowed"), [("none", True), ("prefix", False)])
-def test_with_a_cache_no_lookahead_finishes_a_block(cache: str, allowed: bool) -> None:
+@pytest.mark.parametrize(("cache", "room"), [("none", 5), ("prefix", 0)])
+def test_with_a_cache_no_lookahead_finishes_a_block(cache: str, room: int) -> None:
     rules = replace(RULES, cache=cache)
     branch = begin(rules)
     step(rules, branch, 3, 4)
-    assert rules.branches_out(branch)
+    assert rules.lookahead_room(branch) == room + 1
     step(rules, branch, 5)
     assert branch.blocks[1].masks == 1
-    assert rules.branches_out(branch) == allowed
+    assert rules.lookahead_room(branch) == room

@@ -208,7 +208,7 @@ def test_interrupted_build_leaves_what_was_there(
 
     monkeypatch.setattr(bundle, "build_engine", interrupt)
     shown = lopa("build", tiny_model, "-o", out, "--force")
-    assert (shown.status, shown.err) == (130, "")
+    assert (shown.status, shown.err) == (130, "lopa: interrupted\n")
     assert (names(tmp_path), names(out)) == (["bundle"], ["old"])
 
 

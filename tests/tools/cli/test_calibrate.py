@@ -2,9 +2,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from lopa.calibration.calibrate import Calibrated
+from lopa.calibration.fidelity import Fidelity
+from lopa.calibration.gate import Kept
+from lopa.calibration.plan import SitePlan
+from lopa.calibration.recipe import Recipe
+from lopa.calibration.sites import Product, Site
 from lopa.runtime.manifest import read_bundle, read_model
+from lopa.tools.commands.calibrate import fidelity_lines
 
 from .conftest import Lopa
 
@@ -73,6 +82,102 @@ def test_dry_run_writes_nothing(
     assert done.status == 0
     assert "* -> int8, auto, smooth auto" in done.out
     assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
+def test_few_steps_are_one_warning_line(
+    lopa: Lopa, tiny_model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    small = ("--max-new-tokens", 16, "--context", 96, "--sensitivity", 0)
+    out = tmp_path / "weights"
+    arguments = ("--prompts", prompts, "-o", out, *small, "--json", "--recipe", "int8-weight")
+    done = lopa("calibrate", tiny_model, *arguments, "--decodes", 1)
+    assert done.status == 0, done.err
+    summary = json.loads(done.out)
+    (warning,) = summary["warnings"]
+    assert done.err == f"lopa: warning: {warning}\n"
+    assert f"recorded {sum(summary['strata'].values())} of 96 steps, " in warning
+    assert "of 64 typical ones" in warning
+    assert warning.endswith("; give a larger --decodes or a larger --max-new-tokens")
+
+
+def test_folder_of_somebody_else_is_refused(
+    lopa: Lopa, tiny_model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for dry in ((), ("--dry-run",)):
+        arguments = ("--prompts", prompts, "-o", tmp_path / "out", "--work", tmp_path / "mine")
+        done = lopa("calibrate", tiny_model, *arguments, *dry)
+        assert done.status == 1
+        assert done.err == (
+            f"lopa: error: work folder {tmp_path / 'mine'} is not empty and no calibration made "
+            "it; choose another --work folder or add --force\n"
+        )
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "context", "message"),
+    [
+        ({"prompt": "one " * 200}, 96, ":2: a prompt of "),
+        ({"prompt_ids": [5, 4000]}, 96, ":2: prompt id 4000 is outside the vocabulary of 320"),
+        ({"prompt_ids": []}, 96, ":2: the prompt is empty"),
+        ({"prompt": "fine"}, 4096, "context 4096 is longer than the model's 2048 positions"),
+    ],
+)
+def test_prompts_are_checked_before_the_export(
+    lopa: Lopa,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: dict[str, Any],
+    context: int,
+    message: str,
+) -> None:
+    def export(*arguments: object, **more: object) -> None:
+        pytest.fail("exported")
+
+    monkeypatch.setattr("lopa.export.model_folder.export_model", export)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps(item) for item in ({"prompt": "short"}, line)))
+    flags = ("--prompts", file, "-o", tmp_path / "out", "--context", context)
+    done = lopa("calibrate", tiny_checkpoint, *flags, "--max-new-tokens", 16)
+    assert done.status == 1
+    assert message in done.err
+    assert "bundle" not in done.err
+    assert done.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
+def test_work_folder_of_the_current_folder(
+    lopa: Lopa, tiny_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    done = lopa("calibrate", tiny_model, "--prompts", prompts, "-o", ".", "--dry-run", "--json")
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["work"] == str(tmp_path / "here.calibration")
+
+
+@pytest.mark.parametrize(
+    ("precision", "sentence"),
+    [
+        ("int8", "which float activations do not reach either"),
+        ("int8-weight", "which is not reached: the activations are floats already"),
+    ],
+)
+def test_sentence_on_what_is_not_reached(precision: str, sentence: str) -> None:
+    site = Site("head", "x", (Product("head", "y", "head.weight", False),), None)
+    done = SimpleNamespace(
+        kept=Kept(Fidelity(100, 0.5, 0.5, 1.0)),
+        recipe=Recipe("mine", ()),
+        plans=(SitePlan(site, {"head": precision}),),
+    )
+    assert fidelity_lines(cast(Calibrated, done))[-1] == (
+        "the recipe wants 99.70%, a drift of 0.004 nats at most and 99.00% of the tokens, "
+        + sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import lopa as package
 import pytest
-from lopa import __version__
+from lopa import __version__, export
 from lopa.runtime.contract import LopaError
 from lopa.tools import cli
 from lopa.tools.commands import generate
@@ -149,6 +151,7 @@ def test_missing_library_names_the_extra(
 def test_export_without_torch_names_the_extra(
     lopa: Lopa, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(package, "export", export)  # importing it again sets another
     for name in [name for name in sys.modules if name.startswith("lopa.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -175,10 +178,48 @@ def test_internal_faults_stay_loud(
         lopa("generate", "b", "--prompt", "p")
 
 
-def test_interrupt_is_quiet(lopa: Lopa, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_is_one_line(lopa: Lopa, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
     shown = lopa("generate", "b", "--prompt", "p")
-    assert (shown.status, shown.out, shown.err) == (130, "", "")
+    assert (shown.status, shown.out, shown.err) == (130, "", "lopa: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["export", "x", "-o", ""], "-o/--output"),
+        (["calibrate", "x", "--prompts", "y", "-o", ""], "-o/--output"),
+        (["calibrate", "x", "--prompts", "", "-o", "y"], "--prompts"),
+        (["build", "x", "-o", ""], "-o/--output/--saveEngine"),
+        (["build", "x", "-o", "y", "--timing-cache-file", ""], "--timing-cache-file"),
+        (["generate", "", "--prompt", "x"], "BUNDLE"),
+        (["generate", "x", "--prompts", ""], "--prompts"),
+        (["generate", "x", "--prompt", "y", "--settings", ""], "--settings"),
+        (["inspect", ""], "FOLDER"),
+        (["doctor", ""], "BUNDLE"),
+        (["bench", ""], "CHECKPOINT"),
+        (["eval", "x", "--task", "words", "-o", ""], "-o/--output"),
+        (["compare", "x", ""], "BUNDLE_B|CHECKPOINT"),
+        (["tune", "x", "--task", "words", "-o", ""], "-o/--output"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    lopa: Lopa, arguments: list[str], flag: str
+) -> None:
+    shown = lopa(*arguments)
+    assert (shown.status, shown.out) == (2, "")
+    assert shown.err.startswith(f"lopa: error: argument {flag}")
+    assert ": expected a path, got an empty text; see lopa " in shown.err
+
+
+def test_no_flag_reads_its_path_without_that_check() -> None:
+    (commands,) = (
+        action
+        for action in cli.build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    for parser in commands.choices.values():
+        assert all(action.type is not Path for action in parser._actions)
 
 
 def test_closed_pipe_is_quiet(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lopa.tools import machine
 
 from ...runtime.engines.tensorrt_bundle import Doubles, install, write_bundle
 from .conftest import Lopa
@@ -42,6 +45,41 @@ def test_a_machine_without_a_gpu(lopa: Lopa, monkeypatch: pytest.MonkeyPatch) ->
     text = lopa("doctor").out
     assert "GPUs" in text
     assert "none" in text
+
+
+def test_a_missing_bundle_is_said_before_the_machine_is_looked_at(
+    lopa: Lopa, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def look() -> None:
+        raise AssertionError("looked at the machine")
+
+    monkeypatch.setattr(machine, "this_machine", look)
+    shown = lopa("doctor", tmp_path / "absent")
+    assert shown.status == 1
+    assert shown.err.startswith(f"lopa: error: no bundle at {tmp_path / 'absent'}; make one with")
+
+
+def test_a_file_is_no_bundle(lopa: Lopa, tiny_bundle: Path) -> None:
+    file = tiny_bundle / "manifest.json"
+    shown = lopa("doctor", file)
+    assert (shown.status, shown.err) == (
+        1,
+        f"lopa: error: {file} is a file, expected a bundle: the folder that lopa build makes\n",
+    )
+
+
+def test_versions_of_python_packages_need_no_import() -> None:
+    script = (
+        "import sys; from lopa.tools.machine import this_machine;"
+        "print({item.name: item.version for item in this_machine().libraries}['torch']);"
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    version, imported = found.stdout.split()
+    assert version == importlib.metadata.version("torch")
+    assert imported == "False"
 
 
 def test_a_machine_with_a_gpu(lopa: Lopa, doubles: Doubles) -> None:

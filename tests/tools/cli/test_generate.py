@@ -15,7 +15,7 @@ from ...export.tiny_checkpoint import MASK, edit_json
 from .conftest import Lopa
 
 KEYS = {"id", "text", "token_ids", "steps", "forwards", "tokens", "tpf", "seconds"}
-EXTRA_KEYS = {"rows", "useful_tokens", "limited"}
+EXTRA_KEYS = {"rows", "useful_tokens", "limited", "fast_steps", "repeats"}
 INSTANCES = (
     "b1-w24-c64-r24, b1-w24-c96-r24, b1-w48-c64-r48, b1-w48-c96-r48, b5-w24-c64-r120, "
     "b5-w24-c96-r120, b5-w48-c64-r240, b5-w48-c96-r240"
@@ -86,7 +86,7 @@ def test_trace_tells_how_every_token_came(
     shown = lopa(*command, "--trace", trace)
     steps = read_lines(trace.read_text(encoding="utf-8"))
     assert all(
-        set(step) == {"id", "step", "winner", "scores", "extra", "filled", "cached", "window"}
+        set(step) == {"id", "step", "winner", "scores", "extras", "filled", "cached", "window"}
         for step in steps
     )
     for result in read_lines(shown.out):
@@ -95,7 +95,7 @@ def test_trace_tells_how_every_token_came(
         assert sum(len(step["scores"]) for step in own) == result["forwards"]
         assert all(step["winner"] < len(step["scores"]) for step in own)
         pairs = [pair for step in own for pair in step["filled"]]
-        pairs += [step["extra"] for step in own if step["extra"] is not None]
+        pairs += [pair for step in own for pair in step["extras"]]
         filled = dict(tuple(pair) for pair in pairs)
         start = min(filled)
         assert [filled[start + i] for i in range(result["tokens"])] == result["token_ids"]

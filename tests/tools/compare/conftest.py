@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from lopa.runtime.manifest import read_bundle, record_files, write_manifest
+from lopa.runtime.quantization import FastGraph, Quantization
 
 from ...exported import Exports
 from ..cli.conftest import Lopa, lopa
@@ -27,6 +28,25 @@ def half_bundle(exports: Exports, tiny_checkpoint: Path) -> Path:
     """`tiny_bundle` in float16."""
     model = exports.model("tiny-half", tiny_checkpoint, precision="fp16", candidates=16)
     return exports.bundle("tiny-half", model, 4, WINDOWS, CONTEXTS)
+
+
+@pytest.fixture(scope="session")
+def two_precisions(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_bundle` with a fast graph that has the same weights, shaken."""
+    folder = tmp_path_factory.mktemp("two-precisions") / "bundle"
+    shutil.copytree(tiny_bundle, folder)
+    manifest = read_bundle(folder)
+    graph = f"fast/{manifest.graph.file}"
+    (folder / "fast").mkdir()
+    shutil.copy(folder / manifest.graph.file, folder / graph)
+    weights = np.fromfile(folder / "weights.data", np.float32)
+    noise = np.random.default_rng(0).normal(1, 0.05, weights.shape).astype(np.float32)
+    (weights * noise).tofile(folder / "fast/weights.data")
+    record = Quantization("int8", (), {}, 1.0, 1, "0" * 64, "0" * 64)
+    files = record_files(folder, [*manifest.files, graph, "fast/weights.data"])
+    both = dataclasses.replace(manifest, files=files, fast=FastGraph(graph, record))
+    write_manifest(folder, both)
+    return folder
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lopa.tools.compare.agreement import AgreementCount, token_agreement
+from lopa.calibration.fidelity import same_tokens
+from lopa.tools.compare.agreement import AgreementCount
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -62,6 +63,6 @@ def test_without_masked_positions_nothing_disagrees() -> None:
 
 
 def test_token_agreement_counts_what_one_side_lacks() -> None:
-    assert token_agreement([([1, 2, 3, 4], [1, 2, 9, 4])]) == 0.75
-    assert token_agreement([([1, 2], [1, 2, 3, 4]), ([7], [7])]) == 0.6
-    assert token_agreement([]) == 1
+    assert same_tokens([([1, 2, 3, 4], [1, 2, 9, 4])])[0] == 0.75
+    assert same_tokens([([1, 2], [1, 2, 3, 4]), ([7], [7])])[0] == 0.6
+    assert same_tokens([])[0] == 1

@@ -34,7 +34,7 @@ def record(bundle: Path, prompts: Sequence[list[int]], **settings: Any) -> list[
     session = Session(bundle, manifest, engine)
     for prompt in prompts:
         session.generate(prompt_ids=prompt, **settings)
-    return spread.chosen
+    return [step.feed for step in spread.chosen]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lopa.runtime.manifest import Quantization
+from lopa.runtime.quantization import Quantization
 from lopa.tools.compare.contestant import (
     Contestant,
     EngineSettings,

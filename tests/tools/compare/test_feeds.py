@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.contract import Instance, LopaError, input_specs
 from lopa.runtime.manifest import BundleManifest, read_bundle
-from lopa.tools.compare.feeds import load_feeds, masked_rows, save_feeds, shape_of, written_whole
+from lopa.tools.compare.feeds import load_feeds, masked_rows, save_feeds, shape_of
 from numpy.typing import NDArray
 
 from ...runtime.manifests import model_info
@@ -51,6 +51,18 @@ def test_feeds_of_another_model_are_refused(tiny_bundle: Path, tmp_path: Path) -
     save_feeds([{**feed, "input_ids": feed["input_ids"] + 320}], path)
     with pytest.raises(LopaError, match="input_ids go to 321, the vocabulary has 320"):
         load_feeds(path, manifest)
+    feeds: list[tuple[dict[str, Any], str]] = [
+        ({"head_rows": feed["head_rows"] + 6}, "head_rows go to 7, the window has 6"),
+        ({"head_rows": feed["head_rows"] - 9}, "head_rows go to -9, the window has 6"),
+        ({"input_ids": feed["input_ids"] / 2}, "input_ids is float64, expected int32"),
+        ({"temperature": np.array(["0"])}, "temperature is <U1, expected float32"),
+        ({"input_ids": feed["input_ids"][:0]}, "the step is empty: b0-w3-c5-r4"),
+        ({"cache_mask": 3, "head_rows": [1]}, "cache_mask, head_rows is no array"),
+    ]
+    for changed, message in feeds:
+        save_feeds([{**feed, **changed}], path)
+        with pytest.raises(LopaError, match=f"step 1: {message}"):
+            load_feeds(path, manifest)
     save_feeds([{"x": feed["input_ids"]}], path)
     with pytest.raises(LopaError, match="step 1: no input input_ids, position_ids"):
         load_feeds(path, manifest)
@@ -66,21 +78,44 @@ def test_files_that_hold_no_feeds_are_refused(tiny_bundle: Path, tmp_path: Path)
             load_feeds(tmp_path / "bad.json", manifest)
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (bytes(range(256)), "is not UTF-8 text"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "a number of 5000 digits"),
+        (b"[1, 2", "not valid JSON"),
+        (b'[{"polygraphy_class": "ndarray", "array": 3}]', "polygraphy cannot decode"),
+        (b'[{"polygraphy_class": "ndarray", "array": "AAAA"}]', "polygraphy cannot decode"),
+        (b'[{"polygraphy_class": "Tensor", "tensor": "AAAA"}]', "polygraphy cannot decode"),
+        (b'[{"polygraphy_class": "elsewhere"}]', "polygraphy cannot decode"),
+        (b'\xef\xbb\xbf{"a": 1}', "holds no list of inputs"),
+    ],
+)
+def test_broken_contents_are_one_described_fault(
+    tiny_bundle: Path, tmp_path: Path, contents: bytes, message: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(contents)
+    with pytest.raises(LopaError, match=rf"bad\.json.*{message}"):
+        load_feeds(path, read_bundle(tiny_bundle))
+
+
+def test_a_failed_write_leaves_what_was_there(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "out.json"
     path.write_text("before")
 
-    def write() -> None:
-        with written_whole(path) as draft:
-            draft.write_text("half")
-            raise ZeroDivisionError
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
 
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(ZeroDivisionError):
-        write()
+        save_feeds([make_feed(read_bundle(tiny_bundle))], path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(LopaError, match=r"ends in .json"), written_whole(tmp_path / "out"):
-        pass
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +14,11 @@ from lopa.runtime.contract import Instance, LopaError, input_specs
 from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
 from lopa.runtime.engines.protocol import StepOutputs
 from lopa.runtime.manifest import read_bundle
+from lopa.runtime.precision import DEFAULT_MARGIN
 from lopa.runtime.session import Session
 from lopa.tools.compare.engine_runner import EngineRunner
 from lopa.tools.compare.feeds import Feed, shape_of
-from lopa.tools.compare.recording import RecordingEngine, Spread
+from lopa.tools.compare.recording import RecordingEngine, Spread, Step
 from numpy.typing import NDArray
 
 from .conftest import PROMPTS
@@ -29,10 +31,10 @@ def test_what_is_kept_is_spread_over_all(limit: int, count: int) -> None:
     spread = Spread(limit)
     for number in range(count):
         if spread.due:
-            spread.add({"number": np.array(number)})
+            spread.add(Step({"number": np.array(number)}))
         else:
             spread.skip()
-    kept = [int(feed["number"]) for feed in spread.chosen]
+    kept = [int(step.feed["number"]) for step in spread.chosen]
     assert len(kept) <= limit
     assert len(kept) >= min(limit, count)
     assert kept == sorted(set(kept))
@@ -48,7 +50,12 @@ class _Watched(OnnxRuntimeEngine):
     seen: list[Outputs]
 
     def run(self, shape: Instance) -> StepOutputs:
-        outputs = super().run(shape)
+        return self._watch(super().run(shape))
+
+    def run_fast(self, shape: Instance) -> StepOutputs:
+        return self._watch(super().run_fast(shape))
+
+    def _watch(self, outputs: StepOutputs) -> StepOutputs:
         keys, values = self.window()
         found = {**vars(outputs), "window_keys": keys, "window_values": values}
         self.seen.append({name: array.copy() for name, array in found.items()})
@@ -66,7 +73,7 @@ def decoded(tiny_bundle: Path) -> tuple[list[Feed], list[Outputs]]:
     for prompt in PROMPTS:
         session.generate(prompt_ids=prompt, confidence=0.3, max_new_tokens=32)
     assert len(spread.chosen) == len(engine.seen) > 20
-    return spread.chosen, engine.seen
+    return [step.feed for step in spread.chosen], engine.seen
 
 
 def test_feeds_obey_the_contract(tiny_bundle: Path, decoded: tuple[list[Feed], Any]) -> None:
@@ -101,6 +108,56 @@ def test_recorded_steps_give_the_same_again(
             for name, array in expected.items():
                 assert found[name].shape == array.shape
                 assert np.allclose(found[name], array, atol=1e-4), name
+
+
+@pytest.mark.parametrize("policy", ["fast", "auto"])
+def test_every_run_is_recorded_with_the_graph_that_made_it(
+    two_precisions: Path, policy: str
+) -> None:
+    manifest = read_bundle(two_precisions)
+    spread = Spread(1000)
+    engine = RecordingEngine(OnnxRuntimeEngine(two_precisions, manifest, threads=1), spread)
+    result = Session(two_precisions, manifest, engine).generate(
+        prompt_ids=PROMPTS[0],
+        confidence=0.3,
+        max_new_tokens=32,
+        precision_policy=policy,
+        precision_margin=DEFAULT_MARGIN if policy == "fast" else 0.02,
+    )
+    fast = [step.fast for step in spread.chosen]
+    assert (len(fast), sum(fast)) == (result.steps, result.fast_steps)
+    assert set(fast) == ({True} if policy == "fast" else {True, False})
+    repeats = [
+        (one, two)
+        for one, two in itertools.pairwise(spread.chosen)
+        if one.fast
+        and not two.fast
+        and one.feed["input_ids"].tolist() == two.feed["input_ids"].tolist()
+    ]
+    assert len(repeats) == result.repeats
+
+
+def test_recorded_steps_run_again_by_their_graph(two_precisions: Path) -> None:
+    manifest = read_bundle(two_precisions)
+    engine = _Watched(two_precisions, manifest, threads=1)
+    engine.seen = []
+    spread = Spread(1000)
+    session = Session(two_precisions, manifest, RecordingEngine(engine, spread))
+    session.generate(
+        prompt_ids=PROMPTS[0], confidence=0.3, max_new_tokens=16, precision_policy="auto"
+    )
+    runner = EngineRunner(lambda: OnnxRuntimeEngine(two_precisions, manifest), manifest, "again")
+    differ = []
+    with runner:
+        for step, expected in zip(spread.chosen, engine.seen, strict=True):
+            runner.fast = step.fast
+            assert np.allclose(
+                runner.infer(step.feed)["log_probs"], expected["log_probs"], atol=1e-4
+            )
+            runner.fast = not step.fast
+            other = runner.infer(step.feed)["log_probs"]
+            differ.append(np.abs(other - expected["log_probs"]).max())
+    assert max(differ) > 0.01
 
 
 def test_an_engine_whose_cache_cannot_be_filled(tiny_bundle: Path) -> None:

@@ -50,10 +50,11 @@ def test_demo_prints_answers_and_one_table(
 ) -> None:
     assert run.main(["--output", str(tmp_path / "bundle")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-4].split() == " ".join(run.HEAD).split()
-    rows = {line.split()[0]: line.split()[1:] for line in lines[-3:]}
-    assert list(rows) == ["vanilla", "d2f", "lopa"]
+    assert lines[-5].split() == " ".join(run.HEAD).split()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[-4:]}
+    assert list(rows) == ["vanilla", "d2f", "lopa", "nested"]
     steps = {name: int(cells[1]) for name, cells in rows.items()}
-    assert steps["lopa"] <= steps["d2f"] < steps["vanilla"] == 4 * run.MAX_NEW_TOKENS
+    assert steps["vanilla"] == 4 * run.MAX_NEW_TOKENS
+    assert steps["nested"] < steps["lopa"] <= steps["d2f"] < steps["vanilla"]
     assert rows["vanilla"][2] == "1.00"
     assert "answer: 65" in "\n".join(lines)

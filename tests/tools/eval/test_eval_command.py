@@ -93,7 +93,11 @@ def test_a_killed_run_is_continued(
         return decode(*arguments)
 
     monkeypatch.setattr(evaluate, "decode", stops)
-    assert lopa(*command, "-o", part).status == 130
+    stopped = lopa(*command, "-o", part)
+    assert (stopped.status, stopped.err) == (
+        130,
+        "lopa: interrupted; what was finished is kept, the same command with --resume goes on\n",
+    )
     assert json.loads((part / "summary.json").read_text())["complete"] is False
     with (part / "samples.jsonl").open("a") as file:
         file.write('{"task": "countdown", "id": "countd')
@@ -171,6 +175,17 @@ def test_a_replaced_run_leaves_nothing_of_the_old_one(
     assert len(read_lines(run / "samples.jsonl")) == 1
 
 
+def test_a_folder_with_something_else_is_refused(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "-o", tmp_path]
+    assert lopa(*command).err == (
+        f"lopa: error: output folder {tmp_path} is not empty; choose another or add --force\n"
+    )
+    assert not (tmp_path / "summary.json").exists()
+
+
 def test_a_picture_of_one_problem(
     lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +236,7 @@ def test_problems_that_do_not_fit_are_named_or_left_out(
         (["--task", "gsm"], "unknown task 'gsm', expected one of: words, sudoku"),
         (["--task", "gsm8k=none.jsonl"], "cannot read problems from none.jsonl: No such file"),
         (["--task", "words", "--resume"], "--resume needs --output DIR"),
+        (["--task", "words", "--sweep", "lookahead=1", "-o", "run"], "--sweep lookahead: give at"),
         (["--task", "words", "--sweep", "lookahead=0,1"], "--sweep needs --output DIR"),
         (["--task", "words", "--strategy", "x"], "strategy is 'x', expected one of: lopa, d2f"),
         (

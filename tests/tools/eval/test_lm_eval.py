@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,20 @@ def test_a_missing_harness_names_the_extra(
     assert capsys.readouterr().err == (
         "lopa: error: the harness is not installed; install it with: pip install 'lopa[lm-eval]'\n"
     )
+
+
+def test_an_interrupt_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops() -> None:
+        raise KeyboardInterrupt
+
+    harness = types.SimpleNamespace(cli_evaluate=stops)
+    for name, module in {
+        "lm_eval": types.ModuleType("lm_eval"),
+        "lm_eval.__main__": harness,
+        "lopa.tools.eval.harness_model": types.ModuleType("harness_model"),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert lm_eval.main() == 130
+    assert capsys.readouterr().err == "lopa: interrupted\n"

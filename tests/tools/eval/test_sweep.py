@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import argparse
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from lopa.runtime.contract import LopaError
 from lopa.runtime.options import DecodeOptions
+from lopa.tools.decode_flags import setting_values
 from lopa.tools.eval.evaluate import Variant, share_settings
-from lopa.tools.eval.sweep import compare, parse_sweep, task_table, value_table
+from lopa.tools.eval.sweep import Sweep, compare, sweep_variants, task_table, value_table
 from lopa.tools.eval.totals import Totals
 
 from .make_sample import make_sample
@@ -37,23 +39,24 @@ SAMPLES = [
 
 
 def test_values_are_parsed_by_the_rules_of_their_flag() -> None:
-    field, variants = parse_sweep("lookahead=4,0,2", DecodeOptions(confidence=0.8))
+    field, values = setting_values("lookahead=4,0,2")
+    variants = sweep_variants(field, values, DecodeOptions(confidence=0.8))
     assert field == "lookahead"
     assert [variant.value for variant in variants] == [0, 2, 4]
     assert [variant.options.lookahead for variant in variants] == [0, 2, 4]
     assert {variant.options.confidence for variant in variants} == {0.8}
-    field, variants = parse_sweep("threshold=0.9,0.5", DecodeOptions())
-    assert (field, [variant.value for variant in variants]) == ("confidence", [0.9, 0.5])
-    field, variants = parse_sweep("strategy=d2f,lopa", DecodeOptions(lookahead=3))
+    assert setting_values("threshold=0.9,0.5") == ("confidence", [0.9, 0.5])
+    assert setting_values(" top-k = 1, 2") == ("top_k", [1, 2])
+    field, values = setting_values("strategy=d2f,lopa")
+    variants = sweep_variants(field, values, DecodeOptions(lookahead=3))
     assert [variant.options.strategy for variant in variants] == ["d2f", "lopa"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lookahead=1,x", "argument --lookahead: expected a whole number, got 'x'"),
+        ("lookahead=1,x", "expected a whole number, got 'x'"),
         ("lookahead=1,-1", "expected 0 or more, got -1"),
-        ("lookahead=1", "give at least two values"),
         ("lookahead=1,1", "1 is given twice"),
         ("lookahead", "expected FIELD=a,b,... with a field of"),
         ("colour=1,2", "with a field of add_threshold,"),
@@ -61,15 +64,28 @@ def test_values_are_parsed_by_the_rules_of_their_flag() -> None:
     ],
 )
 def test_wrong_sweeps(text: str, message: str) -> None:
-    with pytest.raises(LopaError) as caught:
-        parse_sweep(text, DecodeOptions())
-    assert str(caught.value).startswith(f"--sweep {text}: ")
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        setting_values(text)
+    assert text in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_every_setting_with_a_value_is_named_once() -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        setting_values("colour=1")
+    listed = str(caught.value).partition("a field of ")[2].partition(";")[0].split(", ")
+    flags = {"anchor_wins", "strict"}  # these take none
+    assert listed == sorted({field.name for field in fields(DecodeOptions)} - flags)
+
+
+def test_a_sweep_needs_two_values() -> None:
+    with pytest.raises(LopaError, match="--sweep lookahead: give at least two values"):
+        sweep_variants("lookahead", [1], DecodeOptions())
 
 
 def test_lookahead_needs_lopa() -> None:
     with pytest.raises(LopaError, match="strategy d2f has no lookahead; use --strategy lopa"):
-        parse_sweep("lookahead=0,1", DecodeOptions(strategy="d2f"))
+        sweep_variants("lookahead", [0, 1], DecodeOptions(strategy="d2f"))
 
 
 def test_comparison_with_the_base() -> None:
@@ -111,6 +127,9 @@ def test_a_base_that_is_the_best_is_compared_with_the_next_fastest() -> None:
         "lookahead 2, the base: no other value has a higher TPF at no more than 1 point of score "
         "lost"
     )
+    assert replace(sweep, allowed_loss=2.5).verdict.endswith(
+        "no more than 2.5 points of score lost"
+    )
     better = compare("lookahead", [0, 2, 4], SAMPLES, ["a", "b"])
     assert better.rival is better.best
     assert better.verdict == "lookahead 2: highest TPF at no more than 1 point of score lost"
@@ -132,6 +151,10 @@ def test_flags_given_for_all_values_count_where_they_are_used() -> None:
     assert share_settings(DecodeOptions(strategy="vanilla"), swept) == swept
 
 
+def named_sweep(*names: str) -> Sweep:
+    return compare("settings", names, [make_sample("1", variant=name) for name in names], ["a"])
+
+
 def test_curve(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra report")
     from lopa.tools.eval.curve import axis_places, draw_curve, score_interval
@@ -139,6 +162,8 @@ def test_curve(tmp_path: Path) -> None:
     sweep = compare("lookahead", [0, 2, 4], SAMPLES, ["a", "b"])
     draw_curve(sweep, "a $title", tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    draw_curve(named_sweep("plain", r"$\frac$"), "names are no formulas", tmp_path / "named.png")
+    assert (tmp_path / "named.png").read_bytes().startswith(b"\x89PNG")
     assert axis_places([0, 2, 4]) == [0.0, 2.0, 4.0]
     assert axis_places(["d2f", "lopa"]) == [0.0, 1.0]
     low, high = score_interval(Totals(100, 50, 0, 0, 0, 0, 0, 0.0))

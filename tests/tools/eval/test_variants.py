@@ -5,12 +5,18 @@ from pathlib import Path
 import pytest
 from lopa.runtime.contract import LopaError
 from lopa.runtime.options import DecodeOptions
+from lopa.tools.decode_flags import setting_values
+from lopa.tools.eval.evaluate import Variant
 from lopa.tools.eval.variants import (
     BASELINE,
     changed_settings,
     read_variants,
     search_variants,
 )
+
+
+def search(texts: list[str], options: DecodeOptions) -> list[Variant]:
+    return search_variants([setting_values(text) for text in texts], options)
 
 
 def test_a_file_names_settings(tmp_path: Path) -> None:
@@ -47,9 +53,39 @@ def test_every_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
         read_variants(path, DecodeOptions())
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("[" * 100_000, "not valid JSON (nested too deeply)"),
+        ('{"name": "a", "seed": 1, "seed": 2}', "not valid JSON (key 'seed' is given twice)"),
+        ('{"name": "a", "lookahead": "2"}', "lookahead is '2', expected a whole number"),
+        ('{"name": "a\\u0007"}', "name is 'a\\x07', expected printable characters"),
+        ('{"name": "\\ud800"}', "name is '\\ud800', expected printable characters"),
+        ('{"name": ""}', "name is '', expected printable characters"),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_is_wrong(tmp_path: Path, line: str, fault: str) -> None:
+    path = tmp_path / "variants.jsonl"
+    path.write_text(f'{{"name": "first"}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(LopaError) as caught:
+        read_variants(path, DecodeOptions())
+    assert str(caught.value) == f"{path}:2: {fault}"
+
+
+def test_a_file_that_is_no_text_is_one_fault(tmp_path: Path) -> None:
+    path = tmp_path / "variants.jsonl"
+    path.write_bytes(b"\x89PNG\xff\x00")
+    with pytest.raises(LopaError, match=r"variants.jsonl is not UTF-8 text \(byte 0\)"):
+        read_variants(path, DecodeOptions())
+    with pytest.raises(LopaError, match=r"cannot read settings from none.jsonl: No such file"):
+        read_variants(Path("none.jsonl"), DecodeOptions())
+    path.write_text('\ufeff{"name": "a"}\n{"name": "b"}', encoding="utf-8")
+    assert [variant.value for variant in read_variants(path, DecodeOptions())] == ["a", "b"]
+
+
 def test_a_search_holds_the_base_strategy_and_every_combination() -> None:
     options = DecodeOptions(base="fast-dllm", max_new_tokens=32, seed=3, cache="dual")
-    variants = search_variants(["lookahead=2,4", "confidence=0.3,0.5"], options)
+    variants = search(["lookahead=2,4", "confidence=0.3,0.5"], options)
     assert [variant.value for variant in variants] == [
         BASELINE,
         "lookahead=2 confidence=0.3",
@@ -70,7 +106,7 @@ def test_a_search_holds_the_base_strategy_and_every_combination() -> None:
 
 def test_a_value_counts_only_where_it_is_used() -> None:
     searches = ["score=mean_confidence,mixed", "score_alpha=0.3,0.5"]
-    assert [variant.value for variant in search_variants(searches, DecodeOptions())] == [
+    assert [variant.value for variant in search(searches, DecodeOptions())] == [
         BASELINE,
         "score=mean_confidence",
         "score=mixed score_alpha=0.3",
@@ -82,8 +118,6 @@ def test_a_value_counts_only_where_it_is_used() -> None:
     ("searches", "message"),
     [
         (["lookahead=1", "lookahead=2"], "--search lookahead is given twice"),
-        (["speed=1"], "--search speed=1: expected FIELD=a,b,... with a field of add_threshold,"),
-        (["lookahead=x"], "--search lookahead=x: argument --lookahead: expected a whole number"),
         (
             ["lookahead=" + ",".join(map(str, range(101))), "score_window=1,2,3,4,5"],
             "--search gives 505 combinations, at most 500",
@@ -92,5 +126,5 @@ def test_a_value_counts_only_where_it_is_used() -> None:
 )
 def test_a_search_that_cannot_be_run_is_refused(searches: list[str], message: str) -> None:
     with pytest.raises(LopaError) as caught:
-        search_variants(searches, DecodeOptions())
+        search(searches, DecodeOptions())
     assert message in str(caught.value)

@@ -1,0 +1,22 @@
+"""Builds for the double of TensorRT: instances, GPU and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lopa.graphs.bundle import build_bundle
+from lopa.graphs.instances import plan_instances
+from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
+from lopa.runtime.engines.cuda import Gpu
+from lopa.runtime.manifest import BundleManifest
+
+INSTANCES = plan_instances(4, [8, 16], [32], [64])
+GPU = Gpu(0, "NVIDIA L4", 89, 24 << 30)
+
+
+def build(model: Path, out: Path, **settings: Any) -> BundleManifest:
+    """Build a model folder for TensorRT."""
+    return build_bundle(
+        model, out, INSTANCES, target="tensorrt", settings=TensorRtSettings(**settings)
+    )

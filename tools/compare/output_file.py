@@ -1,0 +1,46 @@
+"""Where inputs and outputs may be saved, asked before hours of work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...runtime.contract import LopaError
+from ...runtime.manifest import BUNDLE_FILE, MODEL_FILE
+from ...runtime.staging import check_file
+from .contestant import CHECKPOINT_CONFIG
+
+_MARK = b'"polygraphy_class"'  # in every file of polygraphy that holds an array
+
+
+def check_output_file(path: Path, force: bool) -> None:
+    """Raise LopaError unless `path` is a name for a new file, or for one that may be replaced.
+
+    That is an earlier one of polygraphy's, or with `force` any but a file of a bundle, a model
+    folder or a checkpoint.
+    """
+    if path.suffix != ".json":  # polygraphy takes a name without extension for a folder
+        raise LopaError(f"{path}: expected a name that ends in .json")
+    check_file(path)
+    if not path.exists() or (path.is_file() and _MARK in path.read_bytes()):
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if any((folder / name).is_file() for name in (BUNDLE_FILE, MODEL_FILE, CHECKPOINT_CONFIG)):
+        raise LopaError(f"{path} is a file of a bundle or model; choose another name")
+    if not (force and path.is_file()):
+        raise LopaError(
+            f"{path} was not written by lopa compare; choose another name or replace it with "
+            "--force"
+        )
+
+
+def check_different(**paths: Path | None) -> None:
+    """Raise LopaError when two flags, named as their parsed arguments, give the same file."""
+    seen: dict[str, str] = {}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        other = seen.setdefault(os.path.realpath(path), flag)
+        if other != flag:
+            raise LopaError(f"{other} and {flag} name the same file, {path}; choose two")
