@@ -73,7 +73,8 @@ class Program:
             )
         names = {self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)}
         if names != {*INPUT_NAMES, *OUTPUT_NAMES}:
-            raise ContractError(f"{path} has the tensors {sorted(names)}, not those of a step")
+            found = ", ".join(sorted(names))
+            raise ContractError(f"{path} has the tensors {found}, not those of a step")
         self._settings = self._context_settings()
 
     def activation_bytes(self, profiles: Sequence[int]) -> int:

@@ -233,7 +233,8 @@ def caches_fault(first: Contestant, second: Contestant) -> str | None:
     found = [side.manifest.model_dtype for side in (first, second)]
     if set(found) <= set(FLOAT_CACHES):
         return None
-    return f"caches of {found[0]} and {found[1]}, steps can be carried over in {FLOAT_CACHES} only"
+    floats = " and ".join(FLOAT_CACHES)
+    return f"caches of {found[0]} and {found[1]}, steps can be carried over in {floats} only"
 
 
 def _room(manifest: BundleManifest) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...export.backbone import StepModule
 from ...export.source import ModelSource
 from ...runtime.contract import (
+    CACHE_NAMES,
     INPUT_NAMES,
     ContractError,
     Instance,
@@ -20,8 +21,6 @@ from ...runtime.contract import (
 from ...runtime.engines.protocol import StepInputs, StepOutputs
 from ...runtime.engines.status import EngineStatus
 from ...runtime.manifest import ModelInfo
-
-_CACHES = ("cache_keys", "cache_values")
 
 
 class EagerEngine:
@@ -62,7 +61,7 @@ class EagerEngine:
             arrays = {
                 spec.name: np.zeros(spec.shape, spec.dtype)
                 for spec in specs
-                if spec.name not in _CACHES
+                if spec.name not in CACHE_NAMES
             }
             self._inputs, self._shape = StepInputs(**arrays), shape
         return self._inputs
@@ -75,7 +74,7 @@ class EagerEngine:
             **vars(self._inputs),
             **{
                 name: cache[:, :, : shape.context]
-                for name, cache in zip(_CACHES, self._cache, strict=True)
+                for name, cache in zip(CACHE_NAMES, self._cache, strict=True)
             },
         }
         outputs = self._module(*(torch.from_numpy(tensors[name]) for name in INPUT_NAMES))
