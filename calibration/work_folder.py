@@ -27,7 +27,7 @@ def check_work(work: Path, origin: Origin, force: bool) -> None:
     That is: it is a file, or without `force` holds what no calibration made or one of another
     origin. An origin whose model has no hash yet agrees with every model.
     """
-    if work.exists() and not work.is_dir():
+    if (work.exists() or work.is_symlink()) and not work.is_dir():
         raise LopaError(f"work folder {work} is a file, expected a folder name")
     if force or not work.is_dir():
         return
@@ -59,14 +59,15 @@ def claimed_work(
             raise
         _discard(work)
         ranges = RangeFile(work / RANGE_FILE, origin, channels)
-    ranges.save()
     try:
+        ranges.save()
         yield ranges
     except BaseException:
         if not (work / ANSWER_FILE).is_file() and not any((work / STATES).glob("*")):
             _discard(work)
             if made:
-                work.rmdir()
+                with contextlib.suppress(OSError):  # somebody else's file is there by now
+                    work.rmdir()
         raise
 
 

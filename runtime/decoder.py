@@ -80,6 +80,7 @@ class _Outcome:
     scores: tuple[float, ...]
     winner: int
     predicted: Predictions
+    near_confirm: bool  # rounding could change what is confirmed; told for the policy "auto" alone
 
 
 class Decoder:
@@ -199,7 +200,8 @@ class Decoder:
         assert isinstance(self.engine, TwoPrecisionEngine)
         before = generator.bit_generator.state
         outcome = self._judge(run, self.engine.run_fast(run.shape), generator)
-        if not self.precision.doubts(outcome.scores, outcome.winner, outcome.predicted):
+        doubts = self.precision.doubts(outcome.scores, outcome.winner, outcome.predicted)
+        if not (doubts or outcome.near_confirm):
             return outcome, "fast"
         generator.bit_generator.state = before
         return self._judge(run, self.engine.run(run.shape), generator), "both"
@@ -214,7 +216,10 @@ class Decoder:
         ]
         scores = self.lookahead.scores(run.live, predictions, self.model.vocab_size)
         winner = self.lookahead.choose(scores)
-        return _Outcome(outputs, scores, winner, predictions[winner])
+        near = self.precision.name == "auto" and self.lookahead.near_confirm(
+            run.live, predictions, self.precision.margin
+        )
+        return _Outcome(outputs, scores, winner, predictions[winner], near)
 
     def _stage(self, live: list[Branch], window: Window, shape: Instance) -> None:
         """Write the layouts that the next step may have while the engine runs this one.

@@ -93,13 +93,14 @@ class FastDLLM:
         branch.blocks[branch.focus].steps += 1
 
     def lookahead_room(self, branch: Branch) -> int:
-        """With a cache, all but one mask of the block, so that no lookahead needs a refresh.
+        """All masks but one; with a cache those of the block, so that no lookahead needs a refresh.
 
-        A refresh therefore always runs the anchor alone.
+        A refresh therefore always runs the anchor alone. Without one, a branch that has no mask
+        left would be finished and not be run.
         """
         block = branch.blocks[branch.focus]
         if self.cache == "none":
-            return len(branch.masked_positions())
+            return max(len(branch.masked_positions()) - 1, 0)
         return 0 if self._done(block) else max(block.masks - 1, 0)
 
     def _done(self, block: Block) -> bool:

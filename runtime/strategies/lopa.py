@@ -60,6 +60,18 @@ class Lookahead:
             for branch, predicted in zip(branches, predictions, strict=True)
         )
 
+    def near_confirm(
+        self, branches: Sequence[Branch], predictions: Sequence[Predictions], margin: float
+    ) -> bool:
+        """Whether a change of `margin` in `confirm` would change what is confirmed."""
+        if self.shape != "nested":
+            return False
+        lower, higher = (
+            confirmed_tokens(branches, predictions, self.confirm + change)
+            for change in (-margin, margin)
+        )
+        return lower != higher
+
     def choose(self, scores: Sequence[float]) -> int:
         """Index of the winner; branches are in forward order (lookaheads, anchor last).
 

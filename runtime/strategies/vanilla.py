@@ -60,8 +60,8 @@ class Vanilla:
         branch.blocks[branch.focus].steps += 1
 
     def lookahead_room(self, branch: Branch) -> int:
-        """Every mask: all branches see the whole sequence."""
-        return len(branch.masked_positions())
+        """All masks but one: a branch with none would be finished and not be run."""
+        return max(len(branch.masked_positions()) - 1, 0)
 
 
 def begin_masked(branch: Branch, prompt: Sequence[int], new_tokens: int, block_size: int) -> None:

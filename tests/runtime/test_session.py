@@ -50,13 +50,14 @@ def test_generate_sums_up_the_stream(session: Session, name: str) -> None:
 def test_events_tell_every_change(session: Session, name: str) -> None:
     """Replaying `filled` and `extras` gives the tokens; the cache only ever grows."""
     tokens = dict(enumerate(PROMPT))
-    cached = 0
+    cached = most = 0
     for event in session.stream(prompt_ids=PROMPT, **STRATEGIES[name]):
         assert event.cached == cached
         cached += event.committed
         tokens |= dict(event.filled)
         assert bool(event.extras) != event.anchor_won
         tokens |= dict(event.extras)
+        most = max(most, len(event.extras))
         known = {p: int(t) for p, t in enumerate(event.tokens) if not event.masked[p]}
         assert known == tokens
         assert (event.tokens[event.masked] == MASK).all()
@@ -64,6 +65,7 @@ def test_events_tell_every_change(session: Session, name: str) -> None:
         assert event.confidences[-1] == 1.0
         assert event.window <= event.shape.window
     assert name == "vanilla" or cached > len(PROMPT)
+    assert (most > 1) == (name == "nested")
 
 
 def test_stop_token_ends_the_text_but_not_the_ids(session: Session) -> None:

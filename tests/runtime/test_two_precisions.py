@@ -81,11 +81,14 @@ def test_auto_writes_the_cache_in_full_and_counts_both_runs_of_a_repeat(both: Se
     temperature=st.sampled_from([0.0, 0.8]),
     lookahead=st.integers(0, 3),
     base=st.sampled_from(["d2f", "fast-dllm"]),
+    nested=st.booleans(),
 )
 def test_a_margin_that_doubts_everything_gives_the_full_decode(
-    both: Session, seed: int, temperature: float, lookahead: int, base: str
+    both: Session, seed: int, temperature: float, lookahead: int, base: str, nested: bool
 ) -> None:
     options = {"base": base, "lookahead": lookahead, "seed": seed, "temperature": temperature}
+    if nested:
+        options["lookahead_shape"] = "nested"
     full = decode(both, **options)
     auto = decode(both, precision_policy="auto", precision_margin=1.0, **options)
     assert auto.token_ids == full.token_ids
@@ -96,6 +99,15 @@ def test_a_margin_that_doubts_everything_gives_the_full_decode(
 def test_a_bundle_with_one_precision_refuses(tiny_bundle: Path, policy: str) -> None:
     with pytest.raises(LopaError, match="holds one precision; build with --fast-model"):
         decode(open_bundle(tiny_bundle), precision_policy=policy)
+
+
+def test_what_a_margin_could_confirm_is_run_again(both: Session) -> None:
+    """Counts of confirmed tokens lie further apart than any margin; the probabilities decide."""
+    options: dict[str, Any] = {"prompt_ids": PROMPT, "base": "vanilla", "max_new_tokens": 16}
+    options |= {"lookahead_shape": "nested", "confirm": 0.02}
+    options["precision_policy"] = "auto"
+    assert both.generate(**options, precision_margin=0.0).repeats == 0
+    assert both.generate(**options, precision_margin=1.0).repeats > 0
 
 
 def test_settings_of_the_policy_are_checked(both: Session) -> None:

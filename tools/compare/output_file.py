@@ -22,12 +22,14 @@ def check_output_file(path: Path, force: bool) -> None:
     if path.suffix != ".json":  # polygraphy takes a name without extension for a folder
         raise LopaError(f"{path}: expected a name that ends in .json")
     check_file(path)
-    if not path.exists() or (path.is_file() and _MARK in path.read_bytes()):
+    own = (BUNDLE_FILE, MODEL_FILE, CHECKPOINT_CONFIG)
+    if path.is_file() and _MARK in path.read_bytes():
         return
     folder = Path(os.path.realpath(path)).parent
-    if any((folder / name).is_file() for name in (BUNDLE_FILE, MODEL_FILE, CHECKPOINT_CONFIG)):
+    model = any((folder / name).is_file() for name in own)
+    if model and (path.exists() or path.name in own):
         raise LopaError(f"{path} is a file of a bundle or model; choose another name")
-    if not (force and path.is_file()):
+    if path.exists() and not (force and path.is_file()):
         raise LopaError(
             f"{path} was not written by lopa compare; choose another name or replace it with "
             "--force"

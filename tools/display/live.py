@@ -14,6 +14,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ...runtime.strategies.lopa import UNCONFIRMED
+
 if TYPE_CHECKING:
     from ...runtime.decoder import StepEvent
     from ...runtime.prompt import TextCodec
@@ -126,11 +128,18 @@ def branch_line(event: StepEvent) -> Text:
     last = len(event.scores) - 1
     for index in (last, *range(last)):
         name = "anchor" if index == last else f"#{index + 1}"
-        score = f"{event.scores[index]:.2f}".removeprefix("0")
+        score = _score_text(event.scores[index])
         won = index == event.winner
         style = _winner_style(event) if won else "dim"
         line.append(f"{'▸' if won else ' '}{name} {score}", style)
     return line
+
+
+def _score_text(score: float) -> str:
+    """A branch score, or the number of confirmed tokens of a nested branch."""
+    if score == UNCONFIRMED:
+        return "-"
+    return f"{score:.0f}" if score.is_integer() else f"{score:.2f}".removeprefix("0")
 
 
 def fit(text: Text, console: Console, rows: int) -> list[Text]:

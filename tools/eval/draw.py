@@ -28,8 +28,9 @@ def draw_decode(
     verdict = encoded.set.task.grade(problem.item, result.text)
     won = sum(step.lookahead > 0 for step in recorder.steps)
     base = f" over {options.base}" if options.strategy == "lopa" else ""
+    shape = "nested " if options.lookahead_shape == "nested" else ""
     picture = recorder.picture(
-        title=f"{problem.id}: {options.strategy}{base}, lookahead {resolved.lookahead}",
+        title=f"{problem.id}: {options.strategy}{base}, {shape}lookahead {resolved.lookahead}",
         subtitle=(
             f"{result.tokens} tokens ({result.useful_tokens} useful) in {result.steps} steps, "
             f"TPF {result.tpf:.2f}, {won} steps won by a lookahead branch, "

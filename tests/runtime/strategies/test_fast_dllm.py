@@ -132,7 +132,7 @@ def test_shifted_quotas_follow_dreams_schedule_from_its_second_step() -> None:
     assert [len(step(rules, branch)) for _ in range(3)] == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("cache", "room"), [("none", 5), ("prefix", 0)])
+@pytest.mark.parametrize(("cache", "room"), [("none", 4), ("prefix", 0)])
 def test_with_a_cache_no_lookahead_finishes_a_block(cache: str, room: int) -> None:
     rules = replace(RULES, cache=cache)
     branch = begin(rules)

@@ -111,6 +111,12 @@ def test_a_branch_is_confirmed_by_the_anchor_or_a_confirmed_smaller_one(
     assert lookahead.choose(found) == (scores.index(max(scores)))
 
 
+def test_a_token_is_confirmed_by_its_probability_whatever_ranks_positions() -> None:
+    view = predictions({4: -0.1}, probability={4: 0.6})  # an entropy as measure of confidence
+    assert confirmed_tokens(nested({4: 104}), [predictions({}), view], 0.5) == (1, 0)
+    assert confirmed_tokens(nested({4: 104}), [predictions({}), view], 0.7) == (-1, 0)
+
+
 def test_another_token_confirms_nothing() -> None:
     branches = nested({4: 7})
     assert confirmed_tokens(branches, [predictions({}), predictions({4: 1.0})], 0.0) == (-1, 0)
