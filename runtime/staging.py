@@ -28,7 +28,7 @@ def check_output(out: Path, force: bool, *sources: Path) -> None:
 
 def check_file(path: Path) -> None:
     """Raise LopaError when no file can be written at `path`: asked before hours of work."""
-    folder = path.absolute().parent
+    folder = Path(os.path.realpath(path)).parent
     if path.is_dir():
         raise LopaError(f"{path} is a folder, expected the name of a file")
     if not folder.is_dir():

@@ -48,11 +48,16 @@ def test_files_of_bundles_and_models_are_never_replaced(
 def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / "missing" / "x.json")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("{}")
     for name, message in (
         ("x", r"ends in \.json"),
         ("folder.json", "is a folder"),
         ("pipe.json", "was not written by"),
         ("missing/x.json", "there is no folder missing"),
+        ("link.json", "there is no folder missing"),
+        ("model/manifest.json", "is a file of a bundle or model"),
     ):
         with pytest.raises(LopaError, match=message):
             check_output_file(tmp_path / name, force=True)
