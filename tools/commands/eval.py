@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from ..eval.record import new_summary
     from ..eval.suite import Selection, load_suite
     from ..eval.sweep import sweep_variants
-    from ..eval.variants import read_variants
+    from ..eval.variants import check_variants, read_variants
 
     folder_flags = ("sweep", "variants", "picture", "resume", "force")
     if args.output is None and any(getattr(args, flag) for flag in folder_flags):
@@ -102,8 +102,7 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(args.limit, args.limit_seed, tuple(args.shots), args.shot_count, args.raw)
     suite = load_suite(args.task, selection)
     session = open_session(args)
-    for variant in variants:
-        variant.options.check(session.manifest)
+    check_variants(variants, session.manifest)
     encoded, skipped = encode_suite(session, suite, variants, args.raw, args.skip_long)
     if args.picture:
         return _draw(args, session, encoded, variants[0])

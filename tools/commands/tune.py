@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from ..eval.run import score_all
     from ..eval.suite import Selection, load_suite
     from ..eval.sweep import compare
-    from ..eval.variants import changed_settings, search_variants
+    from ..eval.variants import changed_settings, check_variants, search_variants
 
     options = decode_options(args)
     searches = args.search or [setting_values(text) for text in DEFAULT_SEARCH]
@@ -80,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(limit=args.limit, raw=args.raw)
     suite = load_suite(args.task, selection)
     session = open_session(args)
-    for variant in variants:
-        variant.options.check(session.manifest)
+    check_variants(variants, session.manifest)
     encoded, _ = encode_suite(session, suite, variants, args.raw)
     engine = {"provider": args.provider, "threads": args.threads}
     swept = {"field": "settings", "values": [variant.value for variant in variants]}

@@ -33,7 +33,7 @@ def draw_decode(
         title=f"{problem.id}: {options.strategy}{base}, {shape}lookahead {resolved.lookahead}",
         subtitle=(
             f"{result.tokens} tokens ({result.useful_tokens} useful) in {result.steps} steps, "
-            f"TPF {result.tpf:.2f}, {won} steps won by a lookahead branch, "
+            f"TPF {result.tpf:.2f}, {won} won by a lookahead branch, "
             f"answer {'correct' if verdict.correct else 'wrong'}"
         ),
         block_size=resolved.block_size or result.tokens,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
+from ...runtime.manifest import BundleManifest
 from ...runtime.options import DecodeOptions, with_settings
 from ...runtime.strategies.choice import unused_settings
 from .evaluate import Variant
@@ -42,6 +43,16 @@ def read_variants(path: Path, options: DecodeOptions) -> list[Variant]:
     if faults:
         raise LopaError("; ".join(faults))
     return list(variants.values())
+
+
+def check_variants(variants: Sequence[Variant], manifest: BundleManifest) -> None:
+    """Raise LopaError, with the variant's name, for settings that the bundle cannot serve."""
+    for variant in variants:
+        try:
+            variant.options.check(manifest)
+        except LopaError as error:
+            name = "" if variant.value is None else f"{variant.value}: "
+            raise LopaError(f"{name}{error}") from None
 
 
 def _variant(row: Mapping[str, Any], options: DecodeOptions) -> Variant:

@@ -10,9 +10,12 @@ from lopa.tools.eval.evaluate import Variant
 from lopa.tools.eval.variants import (
     BASELINE,
     changed_settings,
+    check_variants,
     read_variants,
     search_variants,
 )
+
+from ...runtime.manifests import bundle_manifest
 
 
 def search(texts: list[str], options: DecodeOptions) -> list[Variant]:
@@ -128,3 +131,10 @@ def test_a_search_that_cannot_be_run_is_refused(searches: list[str], message: st
     with pytest.raises(LopaError) as caught:
         search(searches, DecodeOptions())
     assert message in str(caught.value)
+
+
+def test_what_the_bundle_cannot_serve_is_named() -> None:
+    settings = {"lookahead_shape": "nested", "score": "mixed"}
+    variants = [Variant(None, DecodeOptions()), Variant("odd", DecodeOptions(**settings))]
+    with pytest.raises(LopaError, match=r"^odd: score is for lookahead shape single"):
+        check_variants(variants, bundle_manifest())
