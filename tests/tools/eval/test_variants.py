@@ -134,7 +134,7 @@ def test_a_search_that_cannot_be_run_is_refused(searches: list[str], message: st
 
 
 def test_what_the_bundle_cannot_serve_is_named() -> None:
-    settings = {"lookahead_shape": "nested", "score": "mixed"}
-    variants = [Variant(None, DecodeOptions()), Variant("odd", DecodeOptions(**settings))]
+    odd = DecodeOptions(lookahead_shape="nested", score="mixed")
+    variants = [Variant(None, DecodeOptions()), Variant("odd", odd)]
     with pytest.raises(LopaError, match=r"^odd: score is for lookahead shape single"):
         check_variants(variants, bundle_manifest())
