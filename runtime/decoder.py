@@ -74,13 +74,17 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a run says: scores of all branches, and the predictions of the winner."""
+    """What a run says of all branches: scores and predictions."""
 
     outputs: StepOutputs
     scores: tuple[float, ...]
     winner: int
-    predicted: Predictions
-    near_confirm: bool  # rounding could change what is confirmed; told for the policy "auto" alone
+    predictions: list[Predictions]
+
+    @property
+    def predicted(self) -> Predictions:
+        """Those of the winner."""
+        return self.predictions[self.winner]
 
 
 class Decoder:
@@ -200,11 +204,19 @@ class Decoder:
         assert isinstance(self.engine, TwoPrecisionEngine)
         before = generator.bit_generator.state
         outcome = self._judge(run, self.engine.run_fast(run.shape), generator)
-        doubts = self.precision.doubts(outcome.scores, outcome.winner, outcome.predicted)
-        if not (doubts or outcome.near_confirm):
+        if not self._doubts(run, outcome):
             return outcome, "fast"
         generator.bit_generator.state = before
         return self._judge(run, self.engine.run(run.shape), generator), "both"
+
+    def _doubts(self, run: _Run, outcome: _Outcome) -> bool:
+        """Whether rounding could have decided a fast step, which is then run again in full."""
+        policy = self.precision
+        if policy.doubts(outcome.scores, outcome.winner, outcome.predicted):
+            return True
+        return policy.name == "auto" and self.lookahead.near_confirm(
+            run.live, outcome.predictions, policy.margin
+        )
 
     def _judge(self, run: _Run, outputs: StepOutputs, generator: np.random.Generator) -> _Outcome:
         """Predict every branch's masks, score the branches and choose the winner."""
@@ -215,11 +227,7 @@ class Decoder:
             for plan in run.plans
         ]
         scores = self.lookahead.scores(run.live, predictions, self.model.vocab_size)
-        winner = self.lookahead.choose(scores)
-        near = self.precision.name == "auto" and self.lookahead.near_confirm(
-            run.live, predictions, self.precision.margin
-        )
-        return _Outcome(outputs, scores, winner, predictions[winner], near)
+        return _Outcome(outputs, scores, self.lookahead.choose(scores), predictions)
 
     def _stage(self, live: list[Branch], window: Window, shape: Instance) -> None:
         """Write the layouts that the next step may have while the engine runs this one.

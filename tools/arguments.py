@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 def positive(text: str) -> int:
     """An integer of 1 or more."""
-    value = _integer(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
+    return _at_least(1, _integer(text), text)
 
 
 def natural(text: str) -> int:
     """An integer of 0 or more."""
-    value = _integer(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
-    return value
+    return _at_least(0, _integer(text), text)
 
 
 def number(text: str) -> float:
@@ -36,10 +33,7 @@ def number(text: str) -> float:
 
 def amount(text: str) -> float:
     """A finite number of 0 or more."""
-    value = number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
-    return value
+    return _at_least(0, number(text), text)
 
 
 def share(text: str) -> float:
@@ -68,6 +62,12 @@ def path(text: str) -> Path:
 def file_or_stdin(text: str) -> str:
     """The name of a file to read, or `-` for standard input."""
     return _given(text)
+
+
+def _at_least(least: int, value: Number, text: str) -> Number:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"expected {least} or more, got {text}")
+    return value
 
 
 def _given(text: str) -> str:

@@ -43,7 +43,7 @@ class Lookahead:
         if not self.branches or not room or not len(open_positions):
             return []
         order = np.argsort(-predictions.confidence[open_positions], kind="stable")
-        surest = [int(index) for index in open_positions[order]]
+        surest: list[int] = open_positions[order].tolist()
         if self.shape == "single":
             return [[index] for index in surest[: self.branches]]
         sizes = nested_sizes(min(room, len(surest)), self.branches)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from lopa.graphs.bundle import build_bundle
 from lopa.graphs.targets import check_target, tensorrt
-from lopa.graphs.targets.listener import BuildListener
 from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
 from lopa.runtime.contract import LopaError
 from lopa.runtime.engines.cuda import Gpu
@@ -19,7 +18,7 @@ from lopa.runtime.manifest import read_model, write_manifest
 from lopa.runtime.quantization import Quantization
 
 from .recording_library import Library, RtxLibrary
-from .tensorrt_builds import INSTANCES
+from .tensorrt_builds import INSTANCES, warnings_of
 
 
 def test_a_graph_that_cannot_be_built_is_refused_before_the_library_sees_it(
@@ -64,14 +63,8 @@ def test_integers_for_turing_are_a_warning(
     shutil.copytree(tiny_model, model)
     quantization = Quantization("int8", (), {}, 1.0, 1, "ab" * 32, "cd" * 32)
     write_manifest(model, replace(read_model(model), quantization=quantization))
-    warnings: list[str] = []
-    build_bundle(
-        model,
-        tmp_path / "bundle",
-        INSTANCES,
-        target="tensorrt-rtx",
-        settings=TensorRtSettings(compute_capabilities=capabilities),
-        listener=BuildListener(warn=warnings.append),
+    warnings = warnings_of(
+        model, tmp_path / "bundle", "tensorrt-rtx", compute_capabilities=capabilities
     )
     assert any("integers compile, but may not run there" in line for line in warnings) == warned
 

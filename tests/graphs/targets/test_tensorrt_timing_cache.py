@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lopa.graphs.bundle import build_bundle
-from lopa.graphs.targets.listener import BuildListener
-from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
 from lopa.runtime.contract import LopaError
 
 from .recording_library import Flag, Library
-from .tensorrt_builds import INSTANCES, build
+from .tensorrt_builds import build, warnings_of
 
 
 class TestTimingCache:
@@ -32,15 +29,7 @@ class TestTimingCache:
         file = tmp_path / "timing.cache"
         file.write_bytes(b"of another GPU")
         library.fail[call] = "mismatch"
-        warnings: list[str] = []
-        build_bundle(
-            tiny_model,
-            tmp_path / "bundle",
-            INSTANCES,
-            target="tensorrt",
-            settings=TensorRtSettings(timing_cache=file),
-            listener=BuildListener(warn=warnings.append),
-        )
+        warnings = warnings_of(tiny_model, tmp_path / "bundle", timing_cache=file)
         assert warnings == [
             f"timing cache {file} is not of this library and GPU: kernels are timed again and it "
             "is replaced"
@@ -63,15 +52,7 @@ class TestTimingCache:
     ) -> None:
         file = tmp_path / "timing.cache"
         library.during_build = file.mkdir
-        warnings: list[str] = []
-        build_bundle(
-            tiny_model,
-            tmp_path / "bundle",
-            INSTANCES,
-            target="tensorrt",
-            settings=TensorRtSettings(timing_cache=file),
-            listener=BuildListener(warn=warnings.append),
-        )
+        warnings = warnings_of(tiny_model, tmp_path / "bundle", timing_cache=file)
         assert warnings == [f"timing cache {file} is not kept: Is a directory"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "timing.cache"]
         with pytest.raises(LopaError, match=r"timing\.cache is a folder, expected the name"):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.branches import Branch
+from lopa.runtime.sampling import Predictions
 from lopa.runtime.scoring import BranchScore
 from lopa.runtime.strategies.lopa import Lookahead, confirmed_tokens, nested_sizes
 
@@ -24,12 +25,17 @@ def test_the_anchor_may_be_made_to_win() -> None:
     assert Lookahead(2, BranchScore(), anchor_wins=True).choose([0.9, 0.8, 0.1]) == 2
 
 
-def test_extras_are_the_surest_positions_left() -> None:
+def after_the_first_fill() -> tuple[Branch, Predictions]:
+    """A block of 6 at position 2 whose first mask is filled, and what was predicted for all."""
     branch = Branch(16, 293)
     branch.start([1, 2])
     branch.extend(6)
-    found = predictions({2: 0.9, 3: 0.4, 4: 0.6, 5: 0.4, 6: 0.8, 7: 0.1})
     branch.fill(2, 102, 290)
+    return branch, predictions({2: 0.9, 3: 0.4, 4: 0.6, 5: 0.4, 6: 0.8, 7: 0.1})
+
+
+def test_extras_are_the_surest_positions_left() -> None:
+    branch, found = after_the_first_fill()
     branch.fill(6, 106, 290)
     chosen = Lookahead(3, BranchScore()).extras(branch, found, 4)
     assert [found.positions[extras].tolist() for extras in chosen] == [[4], [3], [5]]  # equals: low
@@ -39,11 +45,7 @@ def test_extras_are_the_surest_positions_left() -> None:
 
 
 def test_nested_lookaheads_fill_more_and_more_of_the_surest_positions() -> None:
-    branch = Branch(16, 293)
-    branch.start([1, 2])
-    branch.extend(6)
-    found = predictions({2: 0.9, 3: 0.4, 4: 0.6, 5: 0.4, 6: 0.8, 7: 0.1})
-    branch.fill(2, 102, 290)
+    branch, found = after_the_first_fill()
     lookahead = Lookahead(3, BranchScore(), shape="nested")
     chosen = [found.positions[extras].tolist() for extras in lookahead.extras(branch, found, 9)]
     assert chosen == [[6, 4], [6, 4, 3], [6, 4, 3, 5, 7]]
