@@ -14,7 +14,7 @@ from ..graphs.lint import check_graph
 from ..graphs.targets.integer_lint import integer_findings
 from ..graphs.weight_file import write_pieces
 from ..runtime.contract import LopaError
-from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from ..runtime.manifest import (
     TOKENIZER_FILES,
     BundleManifest,

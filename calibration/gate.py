@@ -13,9 +13,9 @@ from pathlib import Path
 
 import onnx
 
-from ..graphs.targets.onnxruntime_integers import use_integer_kernels
+from ..graphs.targets.onnxruntime.integers import use_integer_kernels
 from ..graphs.weight_file import write_pieces
-from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from ..runtime.manifest import BundleManifest
 from .cache import CachePlan
 from .fidelity import Fidelity, Predicted, compare, same_tokens

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..graphs.targets.onnxruntime_integers import use_integer_kernels
+from ..graphs.targets.onnxruntime.integers import use_integer_kernels
 from ..graphs.weight_file import inline_pieces
 from ..runtime.staging import write_whole
 from .fidelity import Fidelity, Predicted, compare

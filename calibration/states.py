@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.contract import INPUT_NAMES, Instance
-from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from ..runtime.engines.protocol import StepInputs, StepOutputs
 from ..runtime.engines.status import EngineStatus
 from ..runtime.staging import write_whole

@@ -22,8 +22,8 @@ from ..runtime.staging import check_output, staged_folder
 from .lint import check_graph
 from .targets import build_engine
 from .targets.listener import BuildListener
-from .targets.onnxruntime_fast import add_fast, read_fast
-from .targets.tensorrt_settings import TensorRtSettings
+from .targets.onnxruntime.fast import add_fast, read_fast
+from .targets.tensorrt.settings import TensorRtSettings
 
 SILENT = BuildListener()
 

@@ -27,7 +27,7 @@ def golden() -> Path:
 @pytest.fixture(scope="session")
 def rtx() -> Any:
     """TensorRT for RTX, which compiles without a GPU."""
-    from lopa.runtime.engines.tensorrt_library import PRODUCTS, load_library
+    from lopa.runtime.engines.tensorrt.library import PRODUCTS, load_library
 
     names = PRODUCTS["tensorrt-rtx"].modules
     if not any(importlib.util.find_spec(name) for name in names):

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..runtime.contract import Instance, LopaError
 from ..runtime.engines.cuda import Cuda
-from ..runtime.engines.onnxruntime import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from ..runtime.manifest import read_bundle
 from ..runtime.session import Session, open_bundle
 from ..runtime.staging import check_file

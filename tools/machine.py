@@ -8,10 +8,10 @@ import platform
 from dataclasses import dataclass
 
 from .. import __version__
-from ..graphs.targets.tensorrt_library import TRAITS
+from ..graphs.targets.tensorrt.traits import TRAITS
 from ..runtime.contract import LopaError
 from ..runtime.engines.cuda import Cuda, Gpu
-from ..runtime.engines.tensorrt_library import PRODUCTS, load_library
+from ..runtime.engines.tensorrt.library import PRODUCTS, load_library
 
 # Import name -> what it is for.
 LIBRARIES = {

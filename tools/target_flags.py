@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graphs.targets import TENSORRT
-from ..graphs.targets.tensorrt_settings import (
+from ..graphs.targets.tensorrt.settings import (
     OPTIMIZATION_LEVELS,
     PROFILING_VERBOSITY,
     TensorRtSettings,

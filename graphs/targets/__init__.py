@@ -8,8 +8,8 @@ from ...runtime.contract import Instance, LopaError
 from ...runtime.engine_info import EngineInfo
 from ...runtime.manifest import ModelManifest
 from .listener import BuildListener
-from .tensorrt_library import TRAITS
-from .tensorrt_settings import TensorRtSettings
+from .tensorrt.settings import TensorRtSettings
+from .tensorrt.traits import TRAITS
 
 TENSORRT = tuple(TRAITS)
 TARGETS = ("onnxruntime", *TENSORRT)
@@ -21,11 +21,11 @@ def check_target(target: str, precision: str, settings: TensorRtSettings | None)
     `settings` are for the TensorRT targets alone.
     """
     if target in TENSORRT:
-        from . import tensorrt
+        from .tensorrt import build as tensorrt
 
         tensorrt.check_build(target, precision, settings or TensorRtSettings())
     elif target == "onnxruntime":
-        from . import onnxruntime
+        from .onnxruntime import build as onnxruntime
 
         onnxruntime.check_precision(precision)
     else:
@@ -43,7 +43,7 @@ def build_engine(
 ) -> tuple[EngineInfo, list[str]]:
     """Build the engine of `target` into `stage`; returns its record and files, engine first."""
     if target in TENSORRT:
-        from . import tensorrt
+        from .tensorrt import build as tensorrt
 
         return tensorrt.build_engine(
             target,
@@ -55,6 +55,6 @@ def build_engine(
             listener,
         )
     check_target(target, manifest.graph.precision, settings)
-    from . import onnxruntime
+    from .onnxruntime import build as onnxruntime
 
     return onnxruntime.build_engine(model_folder, manifest, instances, stage)

@@ -11,9 +11,9 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from ...runtime.contract import CACHE_WINDOWS
-from ...runtime.engines.onnxruntime import load_library
+from ...runtime.engines.onnxruntime.engine import load_library
 from ...runtime.manifest import ModelManifest
-from .onnxruntime_integers import use_integer_kernels
+from .onnxruntime.integers import use_integer_kernels
 
 # Precision of a product -> operators of ONNX Runtime that multiply its integers, or unpack its
 # weights block by block on the way into the product.

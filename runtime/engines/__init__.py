@@ -9,7 +9,7 @@ from ..contract import LopaError
 from ..manifest import BundleManifest
 from .protocol import Engine
 from .status import EngineWarning
-from .tensorrt_library import PRODUCTS
+from .tensorrt.library import PRODUCTS
 
 MAX_THREADS = 1024
 
@@ -40,11 +40,11 @@ def open_engine(
             stacklevel=2,
         )
     if target == "onnxruntime":
-        from .onnxruntime import OnnxRuntimeEngine
+        from .onnxruntime.engine import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
     if target in PRODUCTS:
-        from .tensorrt import TensorRtEngine
+        from .tensorrt.engine import TensorRtEngine
 
         return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
     known = ", ".join(("onnxruntime", *PRODUCTS))

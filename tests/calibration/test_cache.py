@@ -26,10 +26,10 @@ from lopa.graphs.bundle import build_bundle
 from lopa.graphs.instances import plan_instances
 from lopa.graphs.lint import lint
 from lopa.graphs.targets.integer_lint import placement_findings
-from lopa.graphs.targets.onnxruntime_fast import read_fast
+from lopa.graphs.targets.onnxruntime.fast import read_fast
 from lopa.graphs.weight_file import inline_pieces
 from lopa.runtime.contract import CACHE_WINDOWS, Instance, LopaError
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.manifest import BundleManifest, read_model
 from lopa.runtime.memory import bundle_memory
 from lopa.runtime.options import DecodeOptions

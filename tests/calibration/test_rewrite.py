@@ -12,7 +12,7 @@ from lopa.calibration.rewrite import rewrite
 from lopa.calibration.session import open_session
 from lopa.calibration.sites import Site, StepGraph, find_sites
 from lopa.calibration.states import StateFolder
-from lopa.graphs.targets.onnxruntime_integers import use_integer_kernels
+from lopa.graphs.targets.onnxruntime.integers import use_integer_kernels
 from lopa.graphs.weight_file import inline_pieces
 from numpy.typing import NDArray
 

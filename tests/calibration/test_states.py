@@ -10,7 +10,7 @@ from lopa.calibration.trajectories import (
     rare_settings,
     typical_settings,
 )
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.manifest import read_model
 
 from .conftest import prompts

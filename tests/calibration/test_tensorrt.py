@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lopa.calibration.recipe import Recipe, Rule
 from lopa.graphs.bundle import build_bundle
-from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
+from lopa.graphs.targets.tensorrt.settings import TensorRtSettings
 from lopa.runtime.contract import Instance
 
 from .conftest import SETTINGS, Run, run

@@ -14,7 +14,7 @@ import pytest
 from lopa.runtime.contract import Instance
 from lopa.runtime.session import open_bundle
 
-from ..runtime.engines.tensorrt_bundle import install, write_bundle
+from ..runtime.engines.tensorrt.bundle import install, write_bundle
 from .cases import D2F_FILES, assert_none, read_file
 from .conftest import OpenGolden
 from .d2f_loops import decode_faults, published_options

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from numpy.typing import NDArray
 
 from ..exported import Exports

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from numpy.typing import NDArray
 
 from .conftest import OpenGolden

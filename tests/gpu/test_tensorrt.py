@@ -11,11 +11,11 @@ from pathlib import Path
 
 import lopa
 import pytest
-from lopa.graphs.targets.tensorrt_library import TRAITS
+from lopa.graphs.targets.tensorrt.traits import TRAITS
 from lopa.runtime.contract import LopaError
 from lopa.runtime.engines.cuda import Cuda, CudaError
 from lopa.runtime.engines.status import EngineWarning
-from lopa.runtime.engines.tensorrt_library import load_library
+from lopa.runtime.engines.tensorrt.library import load_library
 from lopa.runtime.engines.warm_up import warm_up
 from lopa.runtime.session import Session
 from lopa.tools.cli import main

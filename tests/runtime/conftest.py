@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lopa
 import pytest
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.session import Session
 
 from .dense_model import DenseModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.manifest import read_bundle
 from numpy.typing import NDArray
 

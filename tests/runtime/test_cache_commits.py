@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import ContractError, Instance
-from lopa.runtime.engines.onnxruntime import COMMIT_FILE, OnnxRuntimeEngine
-from lopa.runtime.engines.onnxruntime_buffers import as_span
+from lopa.runtime.engines.onnxruntime.buffers import as_span
+from lopa.runtime.engines.onnxruntime.engine import COMMIT_FILE, OnnxRuntimeEngine
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE
 from .dense_model import DenseModel

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lopa.runtime.blocks import Block, BlockState
 from lopa.runtime.branches import Branch, Window, flat_head_rows, pack_inputs, plan_head_rows
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.sampling import HeadRow, Sampler
 from lopa.runtime.scoring import BranchScore
 from lopa.runtime.session import Session

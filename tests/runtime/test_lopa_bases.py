@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.blocks import Block
 from lopa.runtime.branches import block_causal_mask
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.session import Session
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from numpy.typing import NDArray
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE

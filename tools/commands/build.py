@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, or show the plan."""
     from ...graphs.bundle import build_bundle
-    from ...graphs.targets.onnxruntime_fast import check_fast_target
+    from ...graphs.targets.onnxruntime.fast import check_fast_target
 
     started = time.perf_counter()
     settings = target_settings(args)

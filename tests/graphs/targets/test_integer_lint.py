@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from lopa.graphs.targets.integer_lint import kernel_findings, placement_findings
-from lopa.graphs.targets.onnxruntime_integers import use_integer_kernels
+from lopa.graphs.targets.onnxruntime.integers import use_integer_kernels
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 

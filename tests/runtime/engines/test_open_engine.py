@@ -10,7 +10,7 @@ import pytest
 from lopa.runtime.engines.status import EngineWarning
 from lopa.runtime.session import open_bundle
 
-from .tensorrt_bundle import install, write_bundle
+from .tensorrt.bundle import install, write_bundle
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "tensorrt"])

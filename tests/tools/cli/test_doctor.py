@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lopa.tools import machine
 
-from ...runtime.engines.tensorrt_bundle import Doubles, install, write_bundle
+from ...runtime.engines.tensorrt.bundle import Doubles, install, write_bundle
 from .conftest import Lopa
 
 

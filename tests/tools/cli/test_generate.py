@@ -9,7 +9,7 @@ from typing import Any
 
 import lopa as package
 import pytest
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 
 from ...export.tiny_checkpoint import MASK, edit_json
 from .conftest import Lopa

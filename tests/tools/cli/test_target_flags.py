@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lopa.graphs.targets.tensorrt_settings import TensorRtSettings
+from lopa.graphs.targets.tensorrt.settings import TensorRtSettings
 from lopa.runtime.manifest import ModelInfo, read_model
 from lopa.tools.target_flags import add_target_flags, default_windows, target_settings
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from lopa.runtime.contract import LopaError
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session
 from lopa.tools.compare import bisect as module

@@ -19,7 +19,7 @@ from lopa.tools.compare.thresholds import THRESHOLDS
 from polygraphy.comparator import RunResults
 
 from ...exported import Exports
-from ...runtime.engines.tensorrt_bundle import install, write_bundle
+from ...runtime.engines.tensorrt.bundle import install, write_bundle
 from .conftest import PROMPTS, Bend, Lopa
 
 DECODE = ("--max-new-tokens", 16, "--confidence", 0.3, "--threads", 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.contract import Instance, LopaError, input_specs
-from lopa.runtime.engines.onnxruntime import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.engines.protocol import StepOutputs
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.precision import DEFAULT_MARGIN

@@ -1,0 +1,1 @@
+"""ONNX Runtime: `build.py` makes the engine, the other files are its passes."""

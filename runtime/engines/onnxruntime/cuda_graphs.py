@@ -1,0 +1,67 @@
+"""CUDA graphs of an ONNX Runtime session: the library captures one per id and replays it.
+
+A run with a new id warms up and captures, later runs with the id replay. The library does not
+check that shapes belong to an id: here every instance has its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ...contract import Instance, LopaError
+from ..status import EngineWarning, GraphStatus
+
+_ID, _NO_GRAPH = "gpu_graph_id", "-1"
+
+
+class SessionGraphs:
+    """How the steps of each instance are launched.
+
+    With `strict` an instance that cannot be captured is an error, else a warning.
+    """
+
+    def __init__(self, instances: Sequence[Instance], strict: bool) -> None:
+        self._ids = {
+            shape: number for number, shape in enumerate(instances, start=1)
+        }  # 0: reserved
+        self._strict = strict
+        self._ran: set[Instance] = set()
+        self._reason: dict[Instance, str] = {}
+
+    def mark(self, shape: Instance, options: Any) -> None:
+        """Have runs with these options use the graph of `shape`."""
+        number = _NO_GRAPH if shape in self._reason else str(self._ids[shape])
+        options.add_run_config_entry(_ID, number)
+
+    def run(self, shape: Instance, session: Any, binding: Any, options: Any) -> None:
+        """Run a step; if the first one of a shape fails, it runs again without a graph."""
+        try:
+            session.run_with_iobinding(binding, options)
+        except Exception as error:  # the library raises its own undocumented classes
+            if shape in self._ran or shape in self._reason:
+                raise
+            self.give_up((shape,), str(error))
+            self.mark(shape, options)
+            session.run_with_iobinding(binding, options)
+        self._ran.add(shape)
+
+    def give_up(self, shapes: Sequence[Instance], reason: str) -> None:
+        """Run these shapes without a graph from now on; raises LopaError with `strict`."""
+        reason = " ".join(reason.split())
+        names = ", ".join(shape.name for shape in shapes)
+        fault = f"instance {names} runs without a CUDA graph: {reason}"
+        if self._strict:
+            raise LopaError(f"{fault}; decode without --strict to accept that")
+        warnings.warn(fault, EngineWarning, stacklevel=2)
+        self._reason.update(dict.fromkeys(shapes, reason))
+
+    def status(self) -> tuple[GraphStatus, ...]:
+        """How steps are launched so far, by instance."""
+        return tuple(self._status(shape) for shape in self._ids)
+
+    def _status(self, shape: Instance) -> GraphStatus:
+        if shape in self._reason:
+            return GraphStatus(shape.name, "plain", reason=self._reason[shape])
+        return GraphStatus(shape.name, "library" if shape in self._ran else "unused")
