@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..graphs.instances import plan_instances
-from ..runtime.contract import CONTRACT_VERSION, LopaError
+from ..runtime.contract import CONTRACT_VERSION, LopaError, misfit
 from ..runtime.engine_info import EngineInfo
 from ..runtime.engines.protocol import Engine
-from ..runtime.fit import misfit, steps_needed
 from ..runtime.manifest import (
     SCHEMA_VERSION,
     BundleManifest,
@@ -100,7 +99,7 @@ def with_budget(setting: DecodeOptions, new_tokens: int | None, model: ModelInfo
     """The setting with `new_tokens`, a block at least; None leaves its default."""
     if new_tokens is None:
         return setting
-    return replace(setting, max_new_tokens=max(new_tokens, setting.block(model)))
+    return setting.replace(max_new_tokens=max(new_tokens, setting.block(model)))
 
 
 def check_prompt(ids: Sequence[int], setting: DecodeOptions, manifest: BundleManifest) -> None:
@@ -119,7 +118,8 @@ def check_prompt(ids: Sequence[int], setting: DecodeOptions, manifest: BundleMan
             f"a prompt of {len(ids)} tokens leaves no room for an answer in {context} cache slots; "
             f"{mend}"
         )
-    steps = steps_needed(setting.resolved(len(ids), manifest), manifest.model, len(ids))
+    plan = setting.resolved(len(ids), manifest)
+    steps = plan.strategy.shapes(len(ids), plan.lookahead.branches + 1)
     if misfit(manifest.instances, steps):
         slots = max(step.context for step in steps)
         raise PromptError(

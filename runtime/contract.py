@@ -148,3 +148,22 @@ def smallest_fit(instances: Sequence[Instance], step: Instance) -> Instance | No
         key=lambda found: (found.window_rows, found.context, found.rows),
         default=None,
     )
+
+
+def misfit(instances: Sequence[Instance], steps: Sequence[Instance]) -> str | None:
+    """Say which of `steps` no instance holds and how to build a bundle that does."""
+    for step in steps:
+        if smallest_fit(instances, step) is None:
+            flags = (
+                f"--prefill {step.window}"
+                if step.branches == 1
+                else f"--lookahead {step.branches - 1} --window {step.window}"
+            )
+            known = ", ".join(instance.name for instance in instances)
+            return (
+                f"needs a step of {step.branches} branch{'es' * (step.branches > 1)} by "
+                f"{step.window} window tokens over {step.context} cache slots, the bundle has "
+                f"{known}; "
+                f"build with {flags} --context {step.context}"
+            )
+    return None

@@ -214,8 +214,8 @@ class Decoder:
         policy = self.precision
         if policy.doubts(outcome.scores, outcome.winner, outcome.predicted):
             return True
-        return policy.name == "auto" and self.lookahead.near_confirm(
-            run.live, outcome.predictions, policy.margin
+        return policy.doubtful and self.lookahead.near_confirm(
+            run.live, outcome.predictions, policy.precision_margin
         )
 
     def _judge(self, run: _Run, outputs: StepOutputs, generator: np.random.Generator) -> _Outcome:

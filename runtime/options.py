@@ -1,173 +1,123 @@
-"""Decode options: what a user may set, checked against a bundle, turned into a decoder."""
+"""Decode options: what a user set, checked against a bundle, and the plan of one decode from it."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from .contract import LopaError
+from .contract import LopaError, misfit
 from .decoder import Decoder
 from .engines.protocol import Engine
-from .fit import misfit, steps_needed
 from .manifest import BundleManifest, ModelInfo
-from .precision import DEFAULT_MARGIN, POLICIES, PrecisionPolicy
+from .precision import PrecisionPolicy
 from .prompt import PromptError
 from .sampling import Sampler
 from .scoring import BranchScore
-from .strategies.choice import (
-    BASES,
-    CHOICES,
-    STRATEGIES,
-    attention_fault,
-    make_strategy,
-    unused_settings,
-)
-from .strategies.lopa import DEFAULT_CONFIRM, SHAPES, Lookahead
+from .setting import Setting, listed, settings_of
+from .strategies.lopa import Lookahead, LookaheadSettings
+from .strategies.protocol import BaseSettings, Strategy
+from .strategies.registry import BASES, LOOKAHEADS, DecodeSettings, declared, groups, owners_of
 
-MAX_COUNT = 1_000_000  # of tokens, steps, sizes
-DEFAULT_LOOKAHEAD = 4
 DEFAULT_NEW_TOKENS = 256
+
+_NEEDS = {
+    "full": (
+        "needs a model trained with full attention, this {family} model was trained block-causal; "
+        "use {others}, or a bundle of a Dream, DiffuCoder or LLaDA checkpoint"
+    ),
+    "block-causal": (
+        "needs a model trained block-causal, this {family} model was trained with full attention; "
+        "use {others}, or a bundle of an SDAR, Fast-dLLM v2 or LLaDA2 checkpoint"
+    ),
+}
 
 
 @dataclass(frozen=True)
+class Plan:
+    """One decode with everything decided; equal ones can share a decoder."""
+
+    strategy: Strategy
+    lookahead: Lookahead
+    sampler: Sampler
+    precision: PrecisionPolicy
+    strict: bool
+
+    def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
+        """Build the decoder."""
+        return Decoder(
+            engine,
+            model,
+            self.strategy,
+            self.lookahead,
+            self.sampler,
+            self.precision,
+            self.strict,
+        )
+
+
 class DecodeOptions:
-    """Settings of one decode; None takes the bundle's or the strategy's default."""
+    """Settings of one decode, given by name; None or absent takes the declared default.
 
-    strategy: str = "lopa"
-    base: str = "d2f"  # of lopa: the strategy whose result is the anchor
-    lookahead: int | None = None  # lookahead branches; default: the bundle's, at most 4
-    lookahead_shape: str = "single"  # what each adds to the anchor: "single" | "nested"
-    confirm: float = DEFAULT_CONFIRM  # of "nested": least probability that confirms a token
-    block_size: int | None = None  # default: of the model's training; vanilla: all new tokens
-    small_block_size: int | None = None  # block-diffusion: filled at a time; default: the block
-    max_new_tokens: int | None = None  # default: what fits, at most 256
-    add_threshold: float = 0.1  # decoded share of the last block at which one is added
-    complete_threshold: float = 0.95  # share at which the next block may be forced
-    fill: str | None = None  # "threshold" | "factor" | "quota" | "sequential", as the base offers
-    confidence: float = 0.9  # positions above it are filled in parallel
-    factor: float | None = None  # of fill "factor", which it implies; default 1
-    window_attention: str | None = None  # "full" | "block-causal"; default: the strategy's
-    cache: str | None = None  # "none" | "prefix" | "dual", as the base offers
-    score: str = "mean_confidence"
-    score_alpha: float | None = None
-    score_fraction: float = 0.5
-    score_window: int = 8  # consecutive masks averaged by "sliding_minimum"
-    measure: str = "probability"  # ranks positions: "probability" | "margin" | "entropy"
-    anchor_wins: bool = False
-    steps: int | None = None  # vanilla, fast-dllm: in all; default one per new token
-    block_steps: int | None = None  # block-diffusion: of each block; default one per position
-    schedule: str | None = None  # counts per step: "dream" | "llada"; default: by logit shift
-    precision_policy: str = "full"  # of bundles that hold two: "full" | "fast" | "auto"
-    precision_margin: float = DEFAULT_MARGIN  # of "auto": what is nearer counts as undecided
-    stop: str | None = None  # what a stop token ends: "token" | "block" | "none"
-    revision: str = "v1"  # of the published loop: "v1" | "legacy"
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    strict: bool = False
+    Attributes are the values in force: the given ones, else the defaults of the strategy. Raises
+    LopaError for names that no strategy declares; types and ranges are checked by `check`.
+    """
 
-    @property
+    def __init__(self, **given: Any) -> None:
+        check_names(given)
+        self.given = {name: value for name, value in given.items() if value is not None}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        in_force = self.in_force
+        if name in in_force:
+            return in_force[name]
+        entries = declared().get(name)
+        if entries is None:
+            raise AttributeError(f"DecodeOptions has no setting {name!r}")
+        return self.given.get(name, entries[0].setting.default)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DecodeOptions) and self.given == other.given
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.given.items()))
+
+    def __repr__(self) -> str:
+        return f"DecodeOptions({', '.join(f'{n}={v!r}' for n, v in self.given.items())})"
+
+    def replace(self, **changes: Any) -> DecodeOptions:
+        """The same options with some settings changed; None takes the default again."""
+        return DecodeOptions(**{**self.given, **changes})
+
+    @cached_property
+    def in_force(self) -> dict[str, Any]:
+        """Every setting that the strategy has, with its value."""
+        return {
+            item.name: getattr(group, item.name)
+            for kind, group in self._groups.items()
+            for item in settings_of(kind)
+        }
+
+    @cached_property
     def rules(self) -> str:
         """The base strategy in force."""
-        return self.base if self.strategy == "lopa" else self.strategy
-
-    @property
-    def fill_rule(self) -> str | None:
-        """The fill in force; None for an unknown base."""
-        if self.fill is None and self.factor is not None and "factor" in self._offered("fill"):
-            return "factor"
-        return self.fill or next(iter(self._offered("fill")), None)
+        first = DecodeSettings()
+        strategy: str = self.given.get("strategy", first.strategy)
+        return self.given.get("base", first.base) if _in(strategy, LOOKAHEADS) else strategy
 
     def check(self, manifest: BundleManifest) -> None:
         """Raise LopaError listing every setting that is wrong or that the bundle cannot serve."""
-        faults = list(_type_faults(self))
+        check_types(self.given)
+        wrong = {name: fault for name, fault in self._range_faults() if fault is not None}
+        faults = [*wrong.values(), *unused_settings(self).values()]
+        for kind, group in self._groups.items():
+            if not any(item.name in wrong for item in settings_of(kind)):
+                faults += self._group_faults(group, manifest)
         if faults:
             raise LopaError("; ".join(faults))
-        for name, value, known in (
-            ("strategy", self.strategy, STRATEGIES),
-            ("base", self.base, BASES),
-            ("lookahead shape", self.lookahead_shape, SHAPES),
-            ("window attention", self.window_attention, (None, "full", "block-causal")),
-            ("precision policy", self.precision_policy, POLICIES),
-        ):
-            if value not in known:
-                listed = ", ".join(choice for choice in known if choice)
-                faults.append(f"{name} is {value!r}, expected one of: {listed}")
-        faults += self._choice_faults()
-        for name, number in (
-            ("block size", self.block_size),
-            ("small block size", self.small_block_size),
-            ("max new tokens", self.max_new_tokens),
-            ("steps", self.steps),
-            ("block steps", self.block_steps),
-        ):
-            if number is not None and number < 1:
-                faults.append(f"{name} is {number}, expected 1 or more")
-            if number is not None and number > MAX_COUNT:
-                faults.append(f"{name} is {number}, expected at most {MAX_COUNT}")
-        for name, share in (
-            ("add threshold", self.add_threshold),
-            ("complete threshold", self.complete_threshold),
-            ("confidence", self.confidence),
-            ("confirm", self.confirm),
-            ("precision margin", self.precision_margin),
-        ):
-            if not 0 <= share <= 1:
-                faults.append(f"{name} is {share}, expected a value from 0 to 1")
-        if self.factor is not None and not 0 < self.factor < float("inf"):
-            faults.append(f"factor is {self.factor}, expected more than 0")
-        faults += self._bundle_faults(manifest)
-        faults += self.branch_score().faults()
-        faults += self.sampler().faults(manifest.model.candidates)
-        if faults:
-            raise LopaError("; ".join(faults))
-
-    def _choice_faults(self) -> list[str]:
-        """List choices that the base strategy does not offer, and settings it does not use."""
-        if self.strategy not in STRATEGIES or self.rules not in BASES:
-            return []
-        faults = list(unused_settings(self).values())
-        for name in CHOICES:
-            value, known = getattr(self, name), self._offered(name)
-            if known and value is not None and value not in known:
-                choices = f"one of: {', '.join(known)}" if len(known) > 1 else known[0]
-                faults.append(f"{name} is {value!r}, {self.rules} expects {choices}")
-        return faults
-
-    def _offered(self, name: str) -> tuple[str, ...]:
-        """What the base strategy offers for a setting of CHOICES, its default first."""
-        return CHOICES[name].get(self.rules, ())
-
-    def _bundle_faults(self, manifest: BundleManifest) -> list[str]:
-        """List what the bundle or its model cannot serve."""
-        faults = []
-        widest = max(instance.branches for instance in manifest.instances) - 1
-        if self.lookahead is not None and not 0 <= self.lookahead <= widest:
-            faults.append(
-                f"lookahead is {self.lookahead}, the bundle has {widest} lookahead branches; "
-                f"build with --lookahead {self.lookahead} for more"
-            )
-        if self.precision_policy in POLICIES[1:] and manifest.fast is None:
-            faults.append(
-                f"precision policy is {self.precision_policy!r}, the bundle holds one precision; "
-                "build with --fast-model (a folder made by lopa calibrate) for two"
-            )
-        if self.rules not in BASES:
-            return faults
-        if not (self.rules == "d2f" and self.window_attention):
-            fault = attention_fault(self.rules, manifest.model)
-            faults += [fault] if fault else []
-        block = self.block(manifest.model)
-        small, new = self.small_block_size or block, self.max_new_tokens or block
-        if self.rules == "block-diffusion" and small > 0 and block > 0 and block % small:
-            faults.append(f"small block size is {small}, expected a divisor of {block}")
-        if 0 < new < self.least_new_tokens(manifest.model):
-            faults.append(f"max new tokens is {new}, expected a whole block of {block} or more")
-        return faults
 
     def check_prompt(self, length: int, manifest: BundleManifest) -> None:
         """Raise PromptError when a prompt of `length` tokens needs more than the bundle holds."""
@@ -177,14 +127,18 @@ class DecodeOptions:
                 f"a prompt of {length} tokens leaves no room for an answer, the bundle holds "
                 f"{context} tokens; shorten it or build with a larger --context"
             )
-        steps = steps_needed(self.resolved(length, manifest), manifest.model, length)
-        fault = misfit(manifest.instances, steps)
+        faults = self._base.budget_faults(self.new_tokens(length, manifest), manifest.model)
+        if faults:
+            raise LopaError("; ".join(faults))
+        plan = self.resolved(length, manifest)
+        shapes = plan.strategy.shapes(length, plan.lookahead.branches + 1)
+        fault = misfit(manifest.instances, shapes)
         if fault:
             raise PromptError(f"{self.strategy} on a prompt of {length} tokens {fault}")
 
     def block(self, model: ModelInfo) -> int:
-        """Block size in force, but for vanilla, where it defaults to all new tokens."""
-        return self.block_size or model.block_size
+        """Block size given, else that of the model's training."""
+        return int(self.block_size or model.block_size)
 
     def new_tokens(self, prompt: int, manifest: BundleManifest) -> int:
         """Token budget in force for a prompt of `prompt` tokens."""
@@ -192,121 +146,134 @@ class DecodeOptions:
 
     def least_new_tokens(self, model: ModelInfo) -> int:
         """The smallest token budget: one block where only whole ones are added."""
-        whole = self.rules == "d2f" or self._stores_ahead(model)
-        return self.block(model) if whole else 1
+        return self._base.least_new_tokens(model)
 
     def room(self, prompt: int, manifest: BundleManifest) -> int:
         """The largest token budget that the context holds behind a prompt of `prompt` tokens."""
         context = max(instance.context for instance in manifest.instances)
-        if self.rules != "block-diffusion":
-            return context - prompt
-        block = self.block(manifest.model)
-        begun = prompt % block if self._stores_ahead(manifest.model) else 0
-        return context // block * block - prompt + begun
+        return self._base.room(prompt, context, manifest.model)
 
-    def _stores_ahead(self, model: ModelInfo) -> bool:
-        """Whether the budget counts whole blocks, that of the prompt's last tokens included."""
-        return self.rules == "block-diffusion" and bool(model.logit_shift) and self.cache != "none"
+    def resolved(self, prompt: int, manifest: BundleManifest) -> Plan:
+        """Decide everything that depends on the prompt's length or the bundle."""
+        score = self._groups.get(BranchScore, BranchScore())
+        lookahead = self._groups.get(LookaheadSettings, LookaheadSettings(lookahead=0))
+        policy = self._groups[PrecisionPolicy]
+        return Plan(
+            strategy=self._base.strategy(
+                manifest.model,
+                self.new_tokens(prompt, manifest),
+                alone=LookaheadSettings not in self._groups,
+            ),
+            lookahead=lookahead.rules(score, manifest),
+            sampler=self._groups[Sampler],
+            precision=PrecisionPolicy(
+                policy.precision_policy, policy.precision_margin, self._base.fill_threshold
+            ),
+            strict=self.strict,
+        )
 
-    def resolved_lookahead(self, widest: int) -> int:
-        """Lookahead branches in force for a bundle that has `widest`; only lopa runs any."""
-        if self.strategy != "lopa":
-            return 0
-        return min(DEFAULT_LOOKAHEAD, widest) if self.lookahead is None else self.lookahead
+    @cached_property
+    def _groups(self) -> dict[type, Any]:
+        """The dataclasses of settings in force, with the given values."""
+        strategy = self.given.get("strategy", DecodeSettings().strategy)
+        found = {}
+        for group in groups(strategy, self.rules):
+            names = [item.name for item in settings_of(group)]
+            found[group] = group(**{n: self.given[n] for n in names if n in self.given})
+        return found
 
-    def resolved(self, prompt: int, manifest: BundleManifest) -> DecodeOptions:
-        """Fill in every default that depends on the prompt length or the bundle."""
+    @property
+    def _base(self) -> BaseSettings:
+        """The settings of the base strategy in force."""
+        base: BaseSettings = self._groups[BASES[self.rules]]
+        return base
+
+    def _range_faults(self) -> Iterable[tuple[str, str | None]]:
+        for name, value in self.given.items():
+            who = f"{self.rules} expects" if self.rules in owners_of(name) else "expected"
+            yield name, self._declaration(name).range_fault(value, who)
+
+    def _declaration(self, name: str) -> Setting:
+        for group in self._groups:
+            for item in settings_of(group):
+                if item.name == name:
+                    return item
+        return declared()[name][0].setting
+
+    def _group_faults(self, group: Any, manifest: BundleManifest) -> list[str]:
         model = manifest.model
-        widest = max(instance.branches for instance in manifest.instances) - 1
-        attention = self.window_attention
-        if attention is None:
-            attention = "block-causal" if self.strategy == "d2f" else "full"
-        new_tokens = self.new_tokens(prompt, manifest)
-        whole = self.rules == "vanilla" and self.block_size is None
-        block = new_tokens if whole else self.block(model)
-        return replace(
-            self,
-            lookahead=self.resolved_lookahead(widest),
-            block_size=block,
-            small_block_size=self.small_block_size or block,
-            max_new_tokens=new_tokens,
-            fill=self.fill_rule,
-            window_attention=attention,
-            cache=self.cache or self._offered("cache")[0],
-            steps=self.steps or new_tokens,
-            block_steps=self.block_steps or block,
-            schedule=self.schedule or ("dream" if model.logit_shift else "llada"),
-            stop=self.stop or self._offered("stop")[0],
-        )
-
-    def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
-        """Build the decoder of resolved options."""
-        assert self.lookahead is not None
-        lookahead = Lookahead(
-            self.lookahead,
-            self.branch_score(),
-            self.anchor_wins,
-            self.lookahead_shape,
-            self.confirm,
-        )
-        strategy = make_strategy(self, model)
-        return Decoder(
-            engine, model, strategy, lookahead, self.sampler(), self.precision(), self.strict
-        )
-
-    def precision(self) -> PrecisionPolicy:
-        """The choice between the two graphs of a bundle."""
-        threshold = self.confidence if self.fill_rule == "threshold" else None
-        return PrecisionPolicy(self.precision_policy, self.precision_margin, threshold)
-
-    def branch_score(self) -> BranchScore:
-        """The branch score."""
-        return BranchScore(self.score, self.score_alpha, self.score_fraction, self.score_window)
-
-    def sampler(self) -> Sampler:
-        """The token sampler."""
-        return Sampler(self.temperature, self.top_k, self.top_p, self.measure)
+        if self.rules not in BASES or type(group) is not BASES[self.rules]:
+            check = getattr(group, "faults", None)
+            return [] if check is None else list(check(manifest))
+        faults = [] if group.serves(model) else [_attention_fault(self.rules, model)]
+        faults += group.faults(model)
+        budget, least = self.given.get("max_new_tokens"), group.least_new_tokens(model)
+        if budget is not None and 0 < budget < least:
+            faults.append(f"max new tokens is {budget}, expected a whole block of {least} or more")
+        elif budget is not None and budget > 0:
+            faults += group.budget_faults(budget, model)
+        return faults
 
 
-SETTINGS = tuple(field.name for field in fields(DecodeOptions))
+def unused_settings(options: DecodeOptions) -> dict[str, str]:
+    """Given settings that do nothing in this decode, and why."""
+    found = {}
+    for name in options.given:
+        reason = _idle(options, name)
+        if reason is not None:
+            label = name.replace("_", " ")
+            found[name] = f"{label} is for {reason} does not use it; leave it out"
+    return found
 
 
-def check_names(
-    given: Iterable[str], kind: str = "setting", known: Sequence[str] = SETTINGS
-) -> None:
-    """Raise LopaError for names that are not `known`; `kind` is what the message calls them."""
+def check_names(given: Iterable[str], kind: str = "setting", more: Sequence[str] = ()) -> None:
+    """Raise LopaError for names that no strategy declares and that are not among `more`.
+
+    `kind` is what the message calls them.
+    """
+    known = (*more, *declared())
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise LopaError(f"unknown {kind} {', '.join(unknown)}; known: {', '.join(known)}")
 
 
-def with_settings(options: DecodeOptions, settings: Mapping[str, Any]) -> DecodeOptions:
-    """`options` with some fields replaced; raises LopaError for unknown names and wrong types."""
-    check_names(settings)
-    changed = replace(options, **settings)
-    faults = list(_type_faults(changed))
-    if faults:
-        raise LopaError("; ".join(faults))
-    return changed
+def check_types(given: Mapping[str, Any]) -> None:
+    """Raise LopaError for settings whose value is of the wrong type."""
+    known = declared()
+    faults = (
+        known[name][0].setting.type_fault(value)
+        for name, value in given.items()
+        if value is not None
+    )
+    found = [fault for fault in faults if fault is not None]
+    if found:
+        raise LopaError("; ".join(found))
 
 
-def _type_faults(options: DecodeOptions) -> Iterator[str]:
-    """Name every setting of the wrong type."""
-    hints = typing.get_type_hints(DecodeOptions)
-    for field in fields(DecodeOptions):
-        value = getattr(options, field.name)
-        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-        if not any(_is(value, kind) for kind in kinds):
-            name = field.name.replace("_", " ")
-            yield f"{name} is {value!r}, expected {KIND_NAMES[kinds[0]]}"
+def _idle(options: DecodeOptions, name: str) -> str | None:
+    """Say who uses a setting and what was chosen instead, if this decode does not."""
+    owners, rules, strategy = owners_of(name), options.rules, options.strategy
+    if not _in(strategy, LOOKAHEADS) and rules not in BASES:  # nothing can be said
+        return None
+    chosen = strategy if set(owners) & set(LOOKAHEADS) else rules
+    if owners and chosen not in owners:
+        return f"{' or '.join(owners)}, {chosen}"
+    for other, values in options._declaration(name).needs.items():
+        reason = _idle(options, other)
+        if reason is not None:
+            return reason
+        value, label = getattr(options, other), other.replace("_", " ")
+        if value not in listed(values):
+            return f"{label} {' or '.join(listed(values))}, {label} {value}"
+    return None
 
 
-def _is(value: Any, kind: type) -> bool:
-    """Whether `value` serves as a setting of type `kind`; NumPy's numbers do."""
-    if kind in (int, float):
-        numeric = Integral if kind is int else Real
-        return isinstance(value, numeric) and not isinstance(value, bool)
-    return isinstance(value, kind)
+def _in(name: Any, table: Mapping[str, Any]) -> bool:
+    return isinstance(name, str) and name in table
 
 
-KIND_NAMES = {bool: "True or False", float: "a number", int: "a whole number", str: "a name"}
+def _attention_fault(base: str, model: ModelInfo) -> str:
+    needed = BASES[base].trained_for
+    *some, last = [name for name, group in BASES.items() if group.trained_for != needed]
+    others = f"{', '.join(some)} or {last}" if some else last
+    return f"{base} {_NEEDS[needed].format(family=model.family, others=others)}"

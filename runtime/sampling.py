@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,8 @@ from numpy.typing import NDArray
 
 from .contract import LopaError
 from .engines.protocol import StepOutputs
+from .manifest import BundleManifest
+from .setting import count, setting
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3  # beyond, float32 logits say nothing
 CONFIDENCE_MEASURES = ("probability", "margin", "entropy")
@@ -48,31 +49,36 @@ class Sampler:
     one is drawn. Without a cut, confidences and entropy are those of the full vocabulary.
     """
 
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    measure: str = "probability"
+    temperature: float = setting(
+        0.0,
+        "0 takes the likeliest token",
+        least=0,
+        most=MAX_TEMPERATURE,
+    )
+    top_k: int | None = count(None, "sample from the likeliest candidates", shown="all")
+    top_p: float | None = setting(
+        None,
+        "sample from the likeliest candidates that hold this share of the probability",
+        shown="all",
+        above=0,
+        most=1,
+    )
+    measure: str = setting("probability", "what ranks positions", choices=CONFIDENCE_MEASURES)
+    seed: int = setting(0, "of the sampling", least=0, compare=False)
 
-    def faults(self, candidates: int) -> list[str]:
-        """List settings that make no sense for an engine that keeps `candidates` per row."""
-        found = []
-        if not 0 <= self.temperature < math.inf:
-            found.append(f"temperature is {self.temperature}, expected 0 or more")
-        elif self.temperature and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+    def faults(self, manifest: BundleManifest) -> list[str]:
+        """List settings that make no sense for what an engine keeps per row."""
+        found, candidates = [], manifest.model.candidates
+        if 0 < self.temperature < MIN_TEMPERATURE:
             found.append(
                 f"temperature is {self.temperature}, expected 0 or a value from "
-                f"{MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
+                f"{MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
             )
-        if self.top_k is not None and not 1 <= self.top_k <= candidates:
+        if self.top_k is not None and self.top_k > candidates:
             found.append(
-                f"top-k is {self.top_k}, the bundle keeps {candidates} candidates per position "
+                f"top k is {self.top_k}, the bundle keeps {candidates} candidates per position "
                 "(export with --candidates)"
             )
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            found.append(f"top-p is {self.top_p}, expected a value in (0, 1]")
-        if self.measure not in CONFIDENCE_MEASURES:
-            known = ", ".join(CONFIDENCE_MEASURES)
-            found.append(f"measure is {self.measure!r}, expected one of: {known}")
         if self.measure == "margin" and candidates < 2:
             found.append("measure 'margin' needs a bundle that keeps at least 2 candidates")
         return found

@@ -11,42 +11,47 @@ from numpy.typing import NDArray
 
 from .branches import Branch
 from .sampling import Predictions
+from .setting import count, setting
 
 
 @dataclass(frozen=True)
 class BranchScore:
-    """A named score with its settings.
+    """A branch score with its settings."""
 
-    `alpha` weighs the past, `fraction` is the share of the least sure masks that counts, `window`
-    the number of consecutive masks averaged.
-    """
-
-    name: str = "mean_confidence"
-    alpha: float | None = None  # None: DEFAULT_ALPHA of the score
-    fraction: float = 0.5
-    window: int = 8
-
-    def faults(self) -> list[str]:
-        """List settings outside their range."""
-        found = []
-        if self.name not in SCORES:
-            found.append(f"score is {self.name!r}, expected one of: {', '.join(sorted(SCORES))}")
-        if not 0 <= self.past_weight <= 1:
-            found.append(f"score alpha is {self.alpha}, expected a value from 0 to 1")
-        if not 0 < self.fraction <= 1:
-            found.append(f"score fraction is {self.fraction}, expected a value in (0, 1]")
-        if self.window < 1:
-            found.append(f"score window is {self.window}, expected 1 or more")
-        return found
+    score: str = setting(
+        "mean_confidence",
+        "what branches are compared by",
+        choices=lambda: tuple(SCORES),
+        needs={"lookahead_shape": ("single",)},
+    )
+    score_alpha: float | None = setting(
+        None,
+        "weight of what a branch has filled",
+        shown="0.5 of mixed, 0.7 of reward_entropy",
+        least=0,
+        most=1,
+        needs={"score": ("mixed", "reward_entropy")},
+    )
+    score_fraction: float = setting(
+        0.5,
+        "share of the least sure masks that counts",
+        above=0,
+        most=1,
+        needs={"score": ("bottom_fraction", "mixed")},
+    )
+    score_window: int = count(
+        8, "consecutive masks averaged", needs={"score": ("sliding_minimum",)}
+    )
 
     @property
     def past_weight(self) -> float:
         """Alpha in force: the given one or the default of the score."""
-        return DEFAULT_ALPHA.get(self.name, 0.0) if self.alpha is None else self.alpha
+        given = self.score_alpha
+        return DEFAULT_ALPHA.get(self.score, 0.0) if given is None else given
 
     def __call__(self, branch: Branch, predictions: Predictions, vocab_size: int) -> float:
         """Score one branch from its predictions over all masks left; higher is better."""
-        return SCORES[self.name](self, branch, predictions, vocab_size)
+        return SCORES[self.score](self, branch, predictions, vocab_size)
 
 
 def mean_of_lowest(values: NDArray[np.float32], fraction: float) -> float:
@@ -88,11 +93,11 @@ def _mean_confidence(
 def _bottom_fraction(
     score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
 ) -> float:
-    return mean_of_lowest(predictions.confidence, score.fraction)
+    return mean_of_lowest(predictions.confidence, score.score_fraction)
 
 
 def _mixed(score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int) -> float:
-    future = mean_of_lowest(predictions.confidence, score.fraction)
+    future = mean_of_lowest(predictions.confidence, score.score_fraction)
     alpha = score.past_weight
     return alpha * branch.confidence + (1 - alpha) * future
 
@@ -110,7 +115,7 @@ def _reward_entropy(
 def _sliding_minimum(
     score: BranchScore, branch: Branch, predictions: Predictions, vocab_size: int
 ) -> float:
-    return least_window_mean(predictions.confidence, score.window)
+    return least_window_mean(predictions.confidence, score.score_window)
 
 
 def _least_segment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -16,7 +16,7 @@ from .engines import open_engine
 from .engines.protocol import Engine
 from .manifest import BundleManifest, read_bundle, verify_files
 from .memory import smaller
-from .options import SETTINGS, DecodeOptions, check_names
+from .options import DecodeOptions, Plan
 from .prompt import PromptError, TextCodec, stop_index
 
 
@@ -59,7 +59,7 @@ class Session:
 
     def __init__(self, folder: Path, manifest: BundleManifest, engine: Engine) -> None:
         self.folder, self.manifest, self.engine = folder, manifest, engine
-        self._last: tuple[DecodeOptions, Decoder] | None = None
+        self._last: tuple[Plan, Decoder] | None = None
         self._turn = 0  # decodes started so far; a stream ends when it is not the latest
 
     @cached_property
@@ -77,7 +77,7 @@ class Session:
         on_step: Callable[[StepEvent], None] | None = None,
         **settings: Any,
     ) -> Result:
-        """Decode a prompt to the end; settings are fields of DecodeOptions.
+        """Decode a prompt to the end; settings are those of DecodeOptions.
 
         `on_step` is called after every step; its time does not count.
         """
@@ -171,11 +171,10 @@ class Session:
             raise PromptError("the prompt is empty; give at least one token")
         return ids
 
-    def _decoder(self, options: DecodeOptions) -> Decoder:
-        """Return the decoder of resolved options, kept while they stay the same."""
-        options = replace(options, seed=0)
-        if self._last is None or self._last[0] != options:
-            self._last = (options, options.decoder(self.engine, self.manifest.model))
+    def _decoder(self, plan: Plan) -> Decoder:
+        """Return the decoder of a plan, kept while it stays the same."""
+        if self._last is None or self._last[0] != plan:
+            self._last = (plan, plan.decoder(self.engine, self.manifest.model))
         return self._last[1]
 
 
@@ -214,5 +213,4 @@ def open_bundle(
 
 
 def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:
-    check_names(settings, "decode setting", sorted(SETTINGS))
-    return replace(options or DecodeOptions(), **settings)
+    return (options or DecodeOptions()).replace(**settings)

@@ -6,8 +6,9 @@ line in the list of commands, the rest above the command's own flags. It offers
     add_arguments(parser)   adds its flags (`-v` and `-q` are there already)
     run(args) -> int        does the work and returns the exit status
 
-and imports at module level nothing that needs NumPy, torch or an engine library: the help and the
-parser must come up at once. Raise LopaError for what the user can mend.
+and imports at module level nothing that needs NumPy, torch or an engine library: the list of
+commands must come up at once. Flags of decode settings are made from the declarations beside the
+strategies, which import NumPy. Raise LopaError for what the user can mend.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    # Only the command that runs is imported; all of them for the help.
-    chosen = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
-    parser = build_parser(chosen)
+    # Only the command that runs is imported; for the help all of them are, without their flags.
+    named = bool(arguments) and arguments[0] in COMMANDS
+    parser = build_parser(arguments[:1]) if named else build_parser(flags=False)
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.prog = f"lopa {args.command}"
@@ -131,8 +132,10 @@ class Paragraphs(argparse.HelpFormatter):
         )
 
 
-def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the given commands."""
+def build_parser(
+    commands: Iterable[str] = COMMANDS, *, flags: bool = True
+) -> argparse.ArgumentParser:
+    """Return the parser of the given commands, with or without their own flags."""
     parser = Parser(
         prog="lopa",
         description="Compile diffusion language models into saved engines and decode with "
@@ -156,7 +159,8 @@ def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         talk = command.add_mutually_exclusive_group()
         talk.add_argument("-v", "--verbose", action="store_true", help="say what caused an error")
         talk.add_argument("-q", "--quiet", action="store_true", help="results and errors only")
-        module.add_arguments(command)
+        if flags:
+            module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
 

@@ -9,14 +9,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ..blocks import Block, BlockState, cached_end, filled_end, merge_cached, retire_filled
 from ..branches import Branch, Window
+from ..contract import Instance
+from ..manifest import ModelInfo
 from ..sampling import Predictions
-from .protocol import Fill
+from ..setting import count, setting, share
+from .meanings import BLOCK_SIZE, CACHE, CONFIDENCE, FILL, REVISION, STOP
+from .protocol import BaseSettings, Fill, step_shape
 from .selection import above, count_at, even_counts, fills, surest
+
+
+@dataclass(frozen=True)
+class BlockDiffusionSettings(BaseSettings):
+    """Settings of `BlockDiffusion`."""
+
+    trained_for: ClassVar[str] = "block-causal"
+
+    block_size: int | None = count(None, "masks of a block", shown=BLOCK_SIZE)
+    small_block_size: int | None = count(
+        None, "part of a block that is filled at a time", shown="the block"
+    )
+    fill: str = setting("threshold", FILL, choices=("threshold", "quota", "sequential"))
+    confidence: float = share(0.9, CONFIDENCE, needs={"fill": ("threshold",)}, alias="threshold")
+    block_steps: int | None = count(
+        None, "steps of each block that counts spread over", shown="one per position"
+    )
+    cache: str = setting("prefix", CACHE, choices=("prefix", "none", "dual"))
+    revision: str = setting("v1", REVISION, choices=("v1", "legacy"))
+    stop: str = setting("token", STOP, choices=("token", "block", "none"))
+
+    def faults(self, model: ModelInfo) -> list[str]:
+        """Small blocks must divide a block."""
+        block = self.block_size or model.block_size
+        small = self.small_block_size or block
+        return [f"small block size is {small}, expected a divisor of {block}"] * (block % small > 0)
+
+    def least_new_tokens(self, model: ModelInfo) -> int:
+        """A block where the budget counts whole ones."""
+        return (self.block_size or model.block_size) if self._stores_ahead(model) else 1
+
+    def room(self, prompt: int, context: int, model: ModelInfo) -> int:
+        """Whole blocks, that of the prompt's last tokens included where it counts."""
+        block = self.block_size or model.block_size
+        begun = prompt % block if self._stores_ahead(model) else 0
+        return context // block * block - prompt + begun
+
+    def _stores_ahead(self, model: ModelInfo) -> bool:
+        """Whether the budget counts whole blocks, that of the prompt's last tokens included."""
+        return bool(model.logit_shift) and self.cache != "none"
+
+    @property
+    def fill_threshold(self) -> float | None:
+        """Positions above it are filled."""
+        return self.confidence if self.fill == "threshold" else None
+
+    def strategy(self, model: ModelInfo, new_tokens: int, alone: bool) -> BlockDiffusion:
+        """Build the strategy."""
+        block = self.block_size or model.block_size
+        return BlockDiffusion(
+            block_size=block,
+            small_block_size=self.small_block_size or block,
+            new_tokens=new_tokens,
+            steps=self.block_steps or block,
+            fill_by=self.fill,
+            threshold=self.confidence,
+            cache=self.cache,
+            logit_shift=model.logit_shift,
+            stop=self.stop,
+            stop_token_ids=model.stop_token_ids,
+            legacy=self.revision == "legacy",
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +203,15 @@ class BlockDiffusion:
         if self.cache == "dual":
             return max(len(branch.open_positions()) - 1, 0)
         return len(branch.masked_positions())
+
+    def shapes(self, prompt: int, branches: int) -> list[Instance]:
+        """Whole blocks of the prompt at once, then a block; without a cache all of them."""
+        size, total = self.block_size, self.slots(prompt)
+        if self.cache == "none":
+            return [step_shape(branches, total, total, size)]
+        whole = prompt // size * size
+        prefill = [step_shape(1, whole, total, size)] if whole else []
+        return [*prefill, step_shape(branches, size, total, size)]
 
     def length(self, prompt: int) -> int:
         """Final length of a prompt of `prompt` tokens.

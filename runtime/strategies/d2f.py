@@ -9,13 +9,70 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ..blocks import Block, BlockState, cached_end, mark_complete, retire_filled, retired_end
 from ..branches import Branch, Window
+from ..contract import Instance
+from ..manifest import ModelInfo
 from ..sampling import Predictions
-from .protocol import Fill
+from ..setting import count, setting, share
+from .meanings import BLOCK_SIZE, CACHE, CONFIDENCE, FILL, STOP
+from .protocol import BaseSettings, Fill, step_shape
+
+
+@dataclass(frozen=True)
+class D2FSettings(BaseSettings):
+    """Settings of `D2F`."""
+
+    trained_for: ClassVar[str] = "full"
+
+    block_size: int | None = count(None, "masks of a block", shown=BLOCK_SIZE)
+    add_threshold: float = share(
+        0.1, "decoded share of the last block at which the next one is added"
+    )
+    complete_threshold: float = share(
+        0.95, "decoded share of a block at which the one behind it may be forced"
+    )
+    window_attention: str | None = setting(
+        None,
+        "what the rows of a window see; given by name it lets d2f run on any model",
+        shown="block-causal alone, full under lopa",
+        choices=("full", "block-causal"),
+    )
+    fill: str = setting("threshold", FILL, choices=("threshold",))
+    confidence: float = share(0.9, CONFIDENCE, needs={"fill": ("threshold",)}, alias="threshold")
+    cache: str = setting("prefix", CACHE, choices=("prefix",))
+    stop: str = setting("block", STOP, choices=("block", "none"))
+
+    def serves(self, model: ModelInfo) -> bool:
+        """Any model where the window attention is chosen by name."""
+        return self.window_attention is not None or super().serves(model)
+
+    def least_new_tokens(self, model: ModelInfo) -> int:
+        """Whole blocks are added."""
+        return self.block_size or model.block_size
+
+    @property
+    def fill_threshold(self) -> float:
+        """Positions above it are filled."""
+        return self.confidence
+
+    def strategy(self, model: ModelInfo, new_tokens: int, alone: bool) -> D2F:
+        """Build the strategy."""
+        block = self.block_size or model.block_size
+        attention = self.window_attention or ("block-causal" if alone else "full")
+        return D2F(
+            block_size=block,
+            max_blocks=block_count(new_tokens, block),
+            add_threshold=self.add_threshold,
+            complete_threshold=self.complete_threshold,
+            confidence=self.confidence,
+            block_causal=attention == "block-causal",
+            stops=self.stop != "none",
+        )
 
 
 @dataclass(frozen=True)
@@ -84,6 +141,14 @@ class D2F:
     def lookahead_room(self, branch: Branch) -> int:
         """Every mask: branches share the cache and may differ in length."""
         return len(branch.masked_positions())
+
+    def shapes(self, prompt: int, branches: int) -> list[Instance]:
+        """The smallest ones, as d2f adapts to what fits: the prompt with a block, then a block."""
+        total = prompt + self.block_size
+        return [
+            step_shape(1, total, total, self.block_size),
+            step_shape(branches, self.block_size, total, self.block_size),
+        ]
 
 
 def block_count(max_new_tokens: int, block_size: int) -> int:

@@ -4,15 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ..blocks import Block
 from ..branches import Branch, Window
+from ..contract import Instance
+from ..manifest import ModelInfo
 from ..sampling import Predictions
-from .protocol import Fill
+from ..setting import count, setting, share
+from .meanings import BLOCK_SIZE, BY_SHIFT, CACHE, CONFIDENCE, FILL, REVISION, SCHEDULE, STEPS, STOP
+from .protocol import BaseSettings, Fill, step_shape
 from .selection import above_or_best, count_at, fills, surest, within_factor
-from .vanilla import SCHEDULES, begin_masked, steps_per_block
+from .vanilla import (
+    SCHEDULES,
+    begin_masked,
+    default_schedule,
+    steps_per_block,
+    uneven_steps,
+)
+
+
+@dataclass(frozen=True)
+class FastDLLMSettings(BaseSettings):
+    """Settings of `FastDLLM`."""
+
+    trained_for: ClassVar[str] = "full"
+
+    block_size: int | None = count(None, "masks of a block", shown=BLOCK_SIZE)
+    fill: str | None = setting(
+        None,
+        FILL,
+        shown="threshold, or factor where that is given",
+        choices=("threshold", "factor", "quota"),
+    )
+    confidence: float = share(0.9, CONFIDENCE, needs={"fill": ("threshold",)}, alias="threshold")
+    factor: float | None = setting(
+        None,
+        "with n tokens filled each has a probability of 1 - factor / (n + 1) or more",
+        shown="1",
+        above=0,
+        needs={"fill": ("factor",)},
+    )
+    steps: int | None = count(None, STEPS, shown="one per new token")
+    schedule: str | None = setting(
+        None, SCHEDULE, shown=BY_SHIFT, choices=tuple(SCHEDULES), needs={"fill": ("quota",)}
+    )
+    cache: str = setting("prefix", CACHE, choices=("prefix", "none", "dual"))
+    revision: str = setting("v1", REVISION, choices=("v1", "legacy"))
+    stop: str = setting("none", STOP, choices=("none",))
+
+    def __post_init__(self) -> None:
+        if self.fill is None:
+            object.__setattr__(self, "fill", "threshold" if self.factor is None else "factor")
+
+    def budget_faults(self, new_tokens: int, model: ModelInfo) -> list[str]:
+        """Steps must spread evenly over the blocks."""
+        return uneven_steps(self.steps, new_tokens, self.block_size or model.block_size)
+
+    @property
+    def fill_threshold(self) -> float | None:
+        """Positions that reach it are filled."""
+        return self.confidence if self.fill == "threshold" else None
+
+    def strategy(self, model: ModelInfo, new_tokens: int, alone: bool) -> FastDLLM:
+        """Build the strategy."""
+        assert self.fill is not None
+        return FastDLLM(
+            new_tokens=new_tokens,
+            steps=self.steps or new_tokens,
+            block_size=self.block_size or model.block_size,
+            fill_by=self.fill,
+            threshold=self.confidence,
+            factor=self.factor or 1.0,
+            schedule=self.schedule or default_schedule(model),
+            cache=self.cache,
+            logit_shift=model.logit_shift,
+            legacy=self.revision == "legacy",
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +172,18 @@ class FastDLLM:
         if self.cache == "none":
             return max(len(branch.masked_positions()) - 1, 0)
         return 0 if self._done(block) else max(block.masks - 1, 0)
+
+    def shapes(self, prompt: int, branches: int) -> list[Instance]:
+        """Without a cache the whole sequence; else a refresh of it, and what the cache lacks."""
+        total = prompt + self.new_tokens
+        if self.cache == "none":
+            return [step_shape(branches, total, total, self.block_size)]
+        dual = self.cache == "dual"
+        later = min(self.block_size, self.new_tokens) if dual else self.new_tokens
+        return [
+            step_shape(1, total, total, self.block_size),
+            step_shape(branches, later, total, self.block_size),
+        ]
 
     def _done(self, block: Block) -> bool:
         """Tell whether a block gets no further forward.

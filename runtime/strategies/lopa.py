@@ -8,12 +8,63 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..branches import Branch
+from ..manifest import BundleManifest
 from ..sampling import Predictions
 from ..scoring import BranchScore
+from ..setting import MAX_COUNT, setting, share
 
 SHAPES = ("single", "nested")
-DEFAULT_CONFIRM = 0.5
+DEFAULT_LOOKAHEAD = 4
 UNCONFIRMED = -1.0
+
+
+@dataclass(frozen=True)
+class LookaheadSettings:
+    """Settings of `Lookahead`."""
+
+    lookahead: int | None = setting(
+        None,
+        "lookahead branches; 0 runs the base strategy alone",
+        shown=f"what the bundle has, at most {DEFAULT_LOOKAHEAD}",
+        least=0,
+        most=MAX_COUNT,
+    )
+    lookahead_shape: str = setting(
+        "single",
+        "what each adds to the anchor: one position as published, or more and more positions, of "
+        "which the one with the most confirmed tokens wins",
+        choices=SHAPES,
+    )
+    confirm: float = share(
+        0.5,
+        "least probability in the view of a smaller branch that confirms a token",
+        needs={"lookahead_shape": ("nested",)},
+    )
+    anchor_wins: bool = setting(
+        False, "an ablation: score the branches but always commit the anchor"
+    )
+
+    def faults(self, manifest: BundleManifest) -> list[str]:
+        """List what the bundle cannot serve."""
+        widest = widest_lookahead(manifest)
+        if self.lookahead is None or self.lookahead <= widest:
+            return []
+        return [
+            f"lookahead is {self.lookahead}, the bundle has {widest} lookahead branches; "
+            f"build with --lookahead {self.lookahead} for more"
+        ]
+
+    def rules(self, score: BranchScore, manifest: BundleManifest) -> Lookahead:
+        """Build the rules in force for a bundle."""
+        branches = self.lookahead
+        if branches is None:
+            branches = min(DEFAULT_LOOKAHEAD, widest_lookahead(manifest))
+        return Lookahead(branches, score, self.anchor_wins, self.lookahead_shape, self.confirm)
+
+
+def widest_lookahead(manifest: BundleManifest) -> int:
+    """The most lookahead branches that an instance of the bundle holds."""
+    return max(instance.branches for instance in manifest.instances) - 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +82,7 @@ class Lookahead:
     score: BranchScore
     anchor_wins: bool = False  # ablation: score the branches but always commit the anchor
     shape: str = "single"
-    confirm: float = DEFAULT_CONFIRM  # least probability that confirms a token of a nested branch
+    confirm: float = 0.5  # least probability that confirms a token of a nested branch
 
     def extras(self, branch: Branch, predictions: Predictions, room: int) -> list[list[int]]:
         """For each lookahead, indices into `predictions` of the at most `room` positions it fills.

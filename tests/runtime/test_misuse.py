@@ -38,7 +38,7 @@ def test_positions_left_masked_are_not_tokens(session: Session) -> None:
         prompt_ids=PROMPT,
         strategy="fast-dllm",
         cache="dual",
-        steps=1,
+        steps=3,
         confidence=1.0,
         block_size=8,
         max_new_tokens=24,
@@ -66,7 +66,7 @@ def test_a_tiny_top_p_keeps_the_first_candidate() -> None:
     ("settings", "message"),
     [
         ({"temperature": 1e-45}, "temperature is 1e-45, expected 0 or a value from 0.001"),
-        ({"temperature": 1e39}, "to 1000.0"),
+        ({"temperature": 1e39}, "to 1000"),
         ({"steps": 10**9, "strategy": "vanilla"}, "steps is 1000000000, expected at most 1000000"),
     ],
 )

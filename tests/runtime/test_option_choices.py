@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from lopa.runtime.contract import Instance, LopaError
-from lopa.runtime.fit import misfit, steps_needed
+from lopa.runtime.contract import Instance, LopaError, misfit
 from lopa.runtime.manifest import BundleManifest
-from lopa.runtime.options import DecodeOptions
+from lopa.runtime.options import DecodeOptions, unused_settings
 from lopa.runtime.prompt import PromptError
 from lopa.runtime.strategies.block_diffusion import BlockDiffusion
-from lopa.runtime.strategies.choice import (
-    BASES,
-    STRATEGIES,
-    make_strategy,
-    unused_settings,
-)
 from lopa.runtime.strategies.d2f import D2F
 from lopa.runtime.strategies.fast_dllm import FastDLLM
+from lopa.runtime.strategies.registry import BASES, strategy_names
 from lopa.runtime.strategies.vanilla import Vanilla
 
 from .manifests import bundle_manifest
@@ -33,7 +27,7 @@ MODELS = dict.fromkeys(BASES, FULL) | {"block-diffusion": CAUSAL}
 def strategy(bundle: BundleManifest, prompt: int = 10, **settings: Any) -> Any:
     options = DecodeOptions(**settings)
     options.check(bundle)
-    return make_strategy(options.resolved(prompt, bundle), bundle.model)
+    return options.resolved(prompt, bundle).strategy
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,7 @@ def test_fault(settings: dict[str, Any], fault: str) -> None:
         ({"strategy": "d2f", "score": "mixed"}, "score is for lopa, d2f"),
         ({"strategy": "d2f", "lookahead": 3}, "lookahead is for lopa, d2f"),
         ({"strategy": "d2f", "lookahead": 0}, "lookahead is for lopa, d2f"),
-        ({"strategy": "d2f", "base": "vanilla"}, "base is for lopa, d2f"),
+        ({"strategy": "d2f", "base": "vanilla"}, "base is for strategy lopa, strategy d2f"),
         ({"strategy": "d2f", "anchor_wins": True}, "anchor wins is for lopa, d2f"),
         ({"factor": 1.0}, "factor is for fast-dllm, d2f"),
         ({"block_steps": 4}, "block steps is for block-diffusion, d2f"),
@@ -111,11 +105,52 @@ def test_settings_that_do_nothing_are_refused(settings: dict[str, Any], fault: s
     assert str(caught.value).endswith(" does not use it; leave it out")
 
 
-def test_defaults_given_by_name_are_silent() -> None:
-    DecodeOptions(strategy="vanilla", add_threshold=0.1, confidence=0.9, base="d2f").check(FULL)
+def test_a_default_given_by_name_is_refused_where_it_is_unused() -> None:
+    options = DecodeOptions(strategy="vanilla", add_threshold=0.1, confidence=0.9, seed=0)
+    assert list(unused_settings(options)) == ["add_threshold", "confidence"]
 
 
-@pytest.mark.parametrize("name", [*STRATEGIES, *(f"lopa {base}" for base in BASES)])
+def test_none_is_not_given() -> None:
+    options = DecodeOptions(strategy="vanilla", add_threshold=None, confidence=None)
+    options.check(FULL)
+    assert options == DecodeOptions(strategy="vanilla")
+    assert options.replace(strategy=None) == DecodeOptions()
+
+
+def test_what_decides_over_a_setting_must_be_used_itself() -> None:
+    options = DecodeOptions(lookahead_shape="nested", score="mixed", score_alpha=0.2)
+    assert unused_settings(options) == {
+        name: f"{label} is for lookahead shape single, lookahead shape nested does not use it; "
+        "leave it out"
+        for name, label in (("score", "score"), ("score_alpha", "score alpha"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "fitting"),
+    [
+        ({"strategy": "vanilla", "block_size": 8, "steps": 7}, "3 blocks: 6 or 9"),
+        ({"strategy": "fast-dllm", "fill": "quota", "steps": 7}, "3 blocks: 6 or 9"),
+        ({"strategy": "fast-dllm", "fill": "quota", "steps": 2}, "3 blocks: 3"),
+        ({"base": "vanilla", "block_size": 9, "steps": 5}, "3 blocks: 3 or 6"),
+    ],
+)
+def test_steps_must_spread_evenly_over_the_blocks(settings: dict[str, Any], fitting: str) -> None:
+    options = DecodeOptions(**settings, max_new_tokens=24)
+    expected = f"steps is {settings['steps']}, expected a multiple of the {fitting}"
+    with pytest.raises(LopaError) as caught:
+        options.check(FULL)
+    assert str(caught.value) == expected
+    open_budget = options.replace(max_new_tokens=None)
+    open_budget.check(FULL)
+    with pytest.raises(LopaError) as caught:
+        open_budget.check_prompt(40, FULL)
+    assert str(caught.value) == expected
+    options.replace(steps=6).check(FULL)
+    options.replace(steps=None, max_new_tokens=23).check(FULL)
+
+
+@pytest.mark.parametrize("name", [*strategy_names(), *(f"lopa {base}" for base in BASES)])
 def test_every_setting_is_used_or_refused(name: str) -> None:
     """The table of uses against what the strategy object and the branch score are made of."""
     base = name.removeprefix("lopa ") if name != "lopa" else "d2f"
@@ -126,9 +161,8 @@ def test_every_setting_is_used_or_refused(name: str) -> None:
     plain = DecodeOptions(**chosen)
 
     def made(options: DecodeOptions) -> tuple[Any, ...]:
-        resolved = options.resolved(10, bundle)
-        lookahead = (resolved.lookahead, resolved.branch_score(), resolved.anchor_wins)
-        return make_strategy(resolved, bundle.model), lookahead if "lopa" in name else ()
+        plan = options.resolved(10, bundle)
+        return plan.strategy, plan.lookahead
 
     changes: dict[str, Any] = {
         "lookahead": 2, "anchor_wins": True, "score": "least_segment", "add_threshold": 0.3,
@@ -137,7 +171,7 @@ def test_every_setting_is_used_or_refused(name: str) -> None:
         "revision": "legacy",
     }  # fmt: skip
     for field, value in changes.items():
-        changed = replace(plain, **{field: value})
+        changed = plain.replace(**{field: value})
         same = made(changed) == made(plain)
         assert (field in unused_settings(changed)) == same, field
 
@@ -175,7 +209,7 @@ def test_block_causal_attention_is_needed() -> None:
         options.check(FULL)
     assert str(caught.value) == (
         "block-diffusion needs a model trained block-causal, this dream model was trained with "
-        "full attention; use d2f, fast-dllm or vanilla, or a bundle of an SDAR, Fast-dLLM v2 or "
+        "full attention; use d2f, vanilla or fast-dllm, or a bundle of an SDAR, Fast-dLLM v2 or "
         "LLaDA2 checkpoint"
     )
     DecodeOptions(strategy="d2f", window_attention="full").check(CAUSAL)  # asked for by name
@@ -211,16 +245,13 @@ def test_block_diffusion_takes_what_fits_in_whole_blocks() -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_resolving_leaves_nothing_open(base: str) -> None:
-    resolved = DecodeOptions(base=base).resolved(10, MODELS[base])
-    optional = {"score_alpha", "top_k", "top_p", "factor"}
-    unset = {f.name for f in fields(resolved) if getattr(resolved, f.name) is None}
-    assert unset <= optional
-    assert resolved.resolved(10, MODELS[base]) == resolved
+    strategy = DecodeOptions(base=base).resolved(10, MODELS[base]).strategy
+    assert all(value is not None for value in vars(strategy).values())
 
 
 def shapes(bundle: BundleManifest, prompt: int, **settings: Any) -> list[tuple[int, int, int, int]]:
-    options = DecodeOptions(**settings).resolved(prompt, bundle)
-    steps = steps_needed(options, bundle.model, prompt)
+    plan = DecodeOptions(**settings).resolved(prompt, bundle)
+    steps = plan.strategy.shapes(prompt, plan.lookahead.branches + 1)
     return [(s.branches, s.window, s.context, s.rows) for s in steps]
 
 
@@ -250,5 +281,5 @@ def test_a_bundle_without_the_instance_says_what_to_build() -> None:
         "build with --lookahead 4 --window 26 --context 40"
     )
     with pytest.raises(PromptError, match=r"build with --prefill 41 --context 41$"):
-        replace(options, max_new_tokens=27).check_prompt(14, FULL)
+        options.replace(max_new_tokens=27).check_prompt(14, FULL)
     assert misfit(FULL.instances, []) is None

@@ -10,6 +10,8 @@ from lopa.runtime.options import DecodeOptions
 from lopa.runtime.prompt import PromptError
 from lopa.runtime.sampling import Sampler
 from lopa.runtime.scoring import BranchScore
+from lopa.runtime.strategies.d2f import D2F
+from lopa.runtime.strategies.vanilla import Vanilla
 
 from .manifests import bundle_manifest
 
@@ -22,7 +24,7 @@ BUNDLE = bundle_manifest()  # up to 5 branches, windows of 24 and 40, context 64
         ({"strategy": "ar"}, "strategy is 'ar', expected one of: lopa, d2f, vanilla, fast-d"),
         (
             {"window_attention": "causal"},
-            "window attention is 'causal', expected one of: full, block-causal",
+            "window attention is 'causal', d2f expects one of: full, block-causal",
         ),
         ({"block_size": 0}, "block size is 0, expected 1 or more"),
         ({"max_new_tokens": -4}, "max new tokens is -4, expected 1 or more"),
@@ -34,16 +36,25 @@ BUNDLE = bundle_manifest()  # up to 5 branches, windows of 24 and 40, context 64
             {"lookahead": 5},
             "lookahead is 5, the bundle has 4 lookahead branches; build with --lookahead 5 for",
         ),
-        ({"lookahead": -1}, "lookahead is -1, the bundle has 4 lookahead branches"),
-        ({"score": "best"}, "score is 'best', expected one of: bottom_fraction, least_segment, m"),
+        ({"lookahead": -1}, "lookahead is -1, expected 0 or more"),
+        (
+            {"score": "best"},
+            "score is 'best', expected one of: mean_confidence, bottom_fraction, m",
+        ),
         ({"score": "mixed", "score_alpha": 2}, "score alpha is 2, expected a value from 0 to 1"),
         (
             {"score": "mixed", "score_fraction": 0},
             "score fraction is 0, expected a value in (0, 1]",
         ),
-        ({"temperature": -1}, "temperature is -1, expected 0 or more"),
-        ({"top_k": 9}, "top-k is 9, the bundle keeps 8 candidates per position"),
-        ({"top_p": 0}, "top-p is 0, expected a value in (0, 1]"),
+        ({"temperature": -1}, "temperature is -1, expected a value from 0 to 1000"),
+        ({"temperature": math.inf}, "temperature is inf, expected a value from 0 to 1000"),
+        ({"temperature": 1e-9}, "temperature is 1e-09, expected 0 or a value from 0.001 to 1000"),
+        ({"score": "mixed", "score_alpha": math.nan}, "score alpha is nan, expected a value from"),
+        ({"top_k": 0}, "top k is 0, expected 1 or more"),
+        ({"top_p": 1.5}, "top p is 1.5, expected a value in (0, 1]"),
+        ({"block_size": 2_000_000}, "block size is 2000000, expected at most 1000000"),
+        ({"top_k": 9}, "top k is 9, the bundle keeps 8 candidates per position"),
+        ({"top_p": 0}, "top p is 0, expected a value in (0, 1]"),
         ({"measure": "luck"}, "measure is 'luck', expected one of: probability, margin, entropy"),
     ],
 )
@@ -120,18 +131,17 @@ def test_a_prompt_longer_than_the_context() -> None:
 
 def test_defaults_come_from_bundle_and_strategy() -> None:
     lopa = DecodeOptions().resolved(10, BUNDLE)
-    assert (lopa.lookahead, lopa.block_size, lopa.max_new_tokens) == (4, 8, 54)
-    assert (lopa.window_attention, lopa.steps) == ("full", 54)
+    assert (lopa.lookahead.branches, lopa.strategy) == (4, D2F(8, 6, 0.1, 0.95, 0.9, False))
     d2f = DecodeOptions(strategy="d2f", max_new_tokens=16).resolved(10, BUNDLE)
-    assert (d2f.lookahead, d2f.window_attention, d2f.max_new_tokens) == (0, "block-causal", 16)
-    assert DecodeOptions(strategy="vanilla", lookahead=3).resolved(10, BUNDLE).lookahead == 0
+    assert (d2f.lookahead.branches, d2f.strategy) == (0, D2F(8, 2, 0.1, 0.95, 0.9, True))
+    vanilla = DecodeOptions(strategy="vanilla", lookahead=3).resolved(10, BUNDLE)
+    assert (vanilla.lookahead.branches, vanilla.strategy) == (0, Vanilla(54, 54, 54, "dream"))
     narrow = bundle_manifest((Instance(3, 8, 1000, 24),))
-    assert DecodeOptions().resolved(10, narrow).lookahead == 2
-    assert DecodeOptions().resolved(10, narrow).max_new_tokens == 256
-    given = DecodeOptions(lookahead=1, window_attention="block-causal", block_size=4, steps=3)
-    resolved = given.resolved(10, BUNDLE)
-    assert (resolved.lookahead, resolved.block_size, resolved.steps) == (1, 4, 3)
-    assert resolved.window_attention == "block-causal"
+    assert DecodeOptions().resolved(10, narrow).lookahead.branches == 2
+    assert DecodeOptions().new_tokens(10, narrow) == 256
+    given = DecodeOptions(lookahead=1, window_attention="block-causal", block_size=4)
+    plan = given.resolved(10, BUNDLE)
+    assert (plan.lookahead.branches, plan.strategy) == (1, D2F(4, 13, 0.1, 0.95, 0.9, True))
 
 
 def test_parts_get_their_settings() -> None:
@@ -144,8 +154,26 @@ def test_parts_get_their_settings() -> None:
         top_p=0.9,
         measure="margin",
     )
-    assert options.branch_score() == BranchScore("mixed", 0.25, 0.75)
-    assert options.sampler() == Sampler(0.5, 3, 0.9, "margin")
+    plan = options.resolved(10, BUNDLE)
+    assert plan.lookahead.score == BranchScore("mixed", 0.25, 0.75)
+    assert plan.sampler == Sampler(0.5, 3, 0.9, "margin")
+
+
+def test_plans_that_differ_in_the_seed_alone_share_a_decoder() -> None:
+    assert DecodeOptions(seed=1).resolved(9, BUNDLE) == DecodeOptions(seed=2).resolved(9, BUNDLE)
+    assert DecodeOptions(seed=1) != DecodeOptions(seed=2)
+
+
+def test_attributes_are_the_values_in_force() -> None:
+    options = DecodeOptions(strategy="fast-dllm", factor=2.0)
+    assert (options.fill, options.factor, options.confidence) == ("factor", 2.0, 0.9)
+    assert options.lookahead_shape == "single"  # of another strategy: its default
+    assert options.in_force["revision"] == "v1"
+    assert "lookahead" not in options.in_force
+    with pytest.raises(AttributeError, match="no setting 'colour'"):
+        _ = options.colour
+    with pytest.raises(LopaError, match=r"^unknown setting colour; known: strategy, base, max_new"):
+        DecodeOptions(colour=1)
 
 
 def test_a_budget_below_one_block_is_refused() -> None:
@@ -164,10 +192,9 @@ def test_a_budget_below_one_block_is_refused() -> None:
         ({"lookahead": True}, "lookahead is True, expected a whole number"),
         ({"max_new_tokens": 9.5}, "max new tokens is 9.5, expected a whole number"),
         ({"temperature": "x"}, "temperature is 'x', expected a number"),
-        ({"confidence": None}, "confidence is None, expected a number"),
         ({"score": ["mixed"]}, "score is ['mixed'], expected a name"),
         ({"strict": 1}, "strict is 1, expected True or False"),
-        ({"seed": "1", "top_p": "2"}, "top p is '2', expected a number; seed is '1', expected a"),
+        ({"seed": "1", "top_p": "2"}, "seed is '1', expected a whole number; top p is '2', expect"),
     ],
 )
 def test_wrong_types(settings: dict[str, Any], fault: str) -> None:

@@ -40,15 +40,15 @@ def test_only_auto_tells_exploring_from_writing(name: str, exploring: bool, writ
 def test_auto_doubts_what_rounding_could_turn(
     scores: list[float], probability: list[float], expected: bool
 ) -> None:
-    policy = PrecisionPolicy("auto", margin=0.05, threshold=0.9)
+    policy = PrecisionPolicy("auto", precision_margin=0.05, threshold=0.9)
     winner = int(np.argmax(scores))
     assert policy.doubts(scores, winner, predictions(*probability)) is expected
     for fixed in ("full", "fast"):
-        other = PrecisionPolicy(fixed, margin=0.05, threshold=0.9)
+        other = PrecisionPolicy(fixed, precision_margin=0.05, threshold=0.9)
         assert not other.doubts(scores, winner, predictions(*probability))
 
 
 def test_without_a_threshold_only_the_branches_count() -> None:
-    policy = PrecisionPolicy("auto", margin=0.05)
+    policy = PrecisionPolicy("auto", precision_margin=0.05)
     assert not policy.doubts([0.2, 0.8], 1, predictions(0.9))
     assert policy.doubts([0.79, 0.8], 1, predictions(0.9))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import LopaError
 from lopa.runtime.engines.protocol import StepOutputs
+from lopa.runtime.manifest import BundleManifest
 from lopa.runtime.sampling import HeadRow, Predictions, Sampler, head_row
+
+from .manifests import bundle_manifest
 
 PROBABILITIES = np.array([[0.5, 0.25, 0.125, 0.0625], [0.4, 0.4, 0.1, 0.05]], np.float32)
 OUTPUTS = StepOutputs(
@@ -143,26 +147,17 @@ def test_engine_temperature() -> None:
     assert Sampler(temperature=0.3).engine_temperature == 0.3
 
 
-@pytest.mark.parametrize(
-    ("sampler", "fault"),
-    [
-        (Sampler(temperature=-0.1), "temperature is -0.1, expected 0 or more"),
-        (Sampler(temperature=math.nan), "temperature is nan, expected 0 or more"),
-        (Sampler(temperature=math.inf), "temperature is inf, expected 0 or more"),
-        (Sampler(top_k=0), "top-k is 0, the bundle keeps 4 candidates per position"),
-        (Sampler(top_k=5), "top-k is 5, the bundle keeps 4 candidates per position"),
-        (Sampler(top_p=0.0), "top-p is 0.0, expected a value in (0, 1]"),
-        (Sampler(top_p=1.5), "top-p is 1.5, expected a value in (0, 1]"),
-        (Sampler(measure="luck"), "measure is 'luck', expected one of: probability, margin"),
-    ],
-)
-def test_fault(sampler: Sampler, fault: str) -> None:
-    (found,) = sampler.faults(candidates=4)
-    assert found.startswith(fault)
-
-
-def test_good_settings_have_no_faults() -> None:
-    assert Sampler(0.5, 4, 1.0, "margin").faults(4) == []
-    assert Sampler(measure="margin").faults(1) == [
+def test_settings_that_the_candidates_do_not_serve() -> None:
+    four, one = bundle_of(4), bundle_of(1)
+    assert Sampler(0.5, 4, 1.0, "margin").faults(four) == []
+    assert Sampler(top_k=5).faults(four) == [
+        "top k is 5, the bundle keeps 4 candidates per position (export with --candidates)"
+    ]
+    assert Sampler(measure="margin").faults(one) == [
         "measure 'margin' needs a bundle that keeps at least 2 candidates"
     ]
+
+
+def bundle_of(candidates: int) -> BundleManifest:
+    manifest = bundle_manifest()
+    return replace(manifest, model=replace(manifest.model, candidates=candidates))

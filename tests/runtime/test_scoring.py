@@ -35,13 +35,13 @@ def test_mean_of_lowest_of_nothing_is_one() -> None:
     ("score", "value"),
     [
         (BranchScore(), 0.45),
-        (BranchScore("mean_confidence", alpha=1.0, fraction=0.1), 0.45),
-        (BranchScore("bottom_fraction", fraction=0.5), 0.2),
-        (BranchScore("bottom_fraction", fraction=1.0), 0.45),
-        (BranchScore("mixed", fraction=0.5), 0.5 * 0.8 + 0.5 * 0.2),
-        (BranchScore("mixed", alpha=0.25, fraction=1.0), 0.25 * 0.8 + 0.75 * 0.45),
-        (BranchScore("mixed", alpha=0.0, fraction=1.0), 0.45),
-        (BranchScore("mixed", alpha=1.0), 0.8),
+        (BranchScore("mean_confidence", score_alpha=1.0, score_fraction=0.1), 0.45),
+        (BranchScore("bottom_fraction", score_fraction=0.5), 0.2),
+        (BranchScore("bottom_fraction", score_fraction=1.0), 0.45),
+        (BranchScore("mixed", score_fraction=0.5), 0.5 * 0.8 + 0.5 * 0.2),
+        (BranchScore("mixed", score_alpha=0.25, score_fraction=1.0), 0.25 * 0.8 + 0.75 * 0.45),
+        (BranchScore("mixed", score_alpha=0.0, score_fraction=1.0), 0.45),
+        (BranchScore("mixed", score_alpha=1.0), 0.8),
     ],
 )
 def test_scores_of_confidences(score: BranchScore, value: float) -> None:
@@ -54,7 +54,7 @@ def test_sliding_minimum(window: int, mean: float) -> None:
     values = np.array([0.9, 0.1, 0.5, 0.3], np.float32)
     assert least_window_mean(values, window) == pytest.approx(mean)
     found = predictions({2: 0.9, 7: 0.1, 8: 0.5, 20: 0.3})
-    score = BranchScore("sliding_minimum", window=window)
+    score = BranchScore("sliding_minimum", score_window=window)
     assert score(branch_of(), found, 320) == pytest.approx(mean)
 
 
@@ -86,7 +86,7 @@ def test_reward_entropy() -> None:
     branch = branch_of(confidence=0.1, reward=0.6)
     score = BranchScore("reward_entropy")(branch, found, 16)
     assert score == pytest.approx(0.7 * 0.6 + 0.3 * certainty)
-    weighted = BranchScore("reward_entropy", alpha=0.5)(branch, found, 16)
+    weighted = BranchScore("reward_entropy", score_alpha=0.5)(branch, found, 16)
     assert weighted == pytest.approx(0.5 * 0.6 + 0.5 * certainty)
 
 
@@ -104,19 +104,3 @@ def test_reward_entropy() -> None:
 def test_a_branch_without_masks_has_a_certain_future(name: str, value: float) -> None:
     score = BranchScore(name)(branch_of(0.8, 0.6), predictions({}), 320)
     assert score == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    ("score", "fault"),
-    [
-        (BranchScore("best"), "score is 'best', expected one of: bottom_fraction, least_seg"),
-        (BranchScore(alpha=1.5), "score alpha is 1.5, expected a value from 0 to 1"),
-        (BranchScore(alpha=math.nan), "score alpha is nan, expected a value from 0 to 1"),
-        (BranchScore(fraction=0.0), "score fraction is 0.0, expected a value in (0, 1]"),
-        (BranchScore(window=0), "score window is 0, expected 1 or more"),
-    ],
-)
-def test_fault(score: BranchScore, fault: str) -> None:
-    (found,) = score.faults()
-    assert found.startswith(fault)
-    assert BranchScore("mixed", 0.5, 1.0).faults() == []

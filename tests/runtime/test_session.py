@@ -82,7 +82,7 @@ def test_options_and_settings_combine(session: Session) -> None:
     assert one.token_ids == two.token_ids
     shorter = session.generate(prompt_ids=PROMPT, options=options, max_new_tokens=16)
     assert shorter.tokens == 16
-    with pytest.raises(LopaError, match="unknown decode setting colour; known: add_threshold"):
+    with pytest.raises(LopaError, match="unknown setting colour; known: strategy, base"):
         session.generate(prompt_ids=PROMPT, colour="red")
     with pytest.raises(LopaError, match="lookahead is 9, the bundle has 4"):
         session.generate(prompt_ids=PROMPT, lookahead=9)

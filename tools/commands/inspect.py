@@ -1,6 +1,7 @@
 """Show what a bundle or model folder holds and verify it.
 
-Exit status 1 when a file is missing or differs from the manifest.
+Exit status 1 when a file is missing or differs from the manifest. With --settings, without FOLDER,
+every decode setting: which strategies have it, what it means, what it may be.
 """
 
 from __future__ import annotations
@@ -45,14 +46,22 @@ GRAPHS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa inspect`."""
-    parser.add_argument("folder", metavar="FOLDER", type=path, help="bundle or model folder")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "folder", metavar="FOLDER", nargs="?", type=path, help="bundle or model folder"
+    )
+    what.add_argument(
+        "--settings", action="store_true", help="the decode settings, with --json as a schema"
+    )
     parser.add_argument(
         "--json", action="store_true", help='print the manifest with "verified" and "faults"'
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifest and what is wrong with the files."""
+    """Print the manifest and what is wrong with the files, or the decode settings."""
+    if args.settings:
+        return _print_settings(args.json)
     manifest = _read(args.folder)
     faults = file_faults(args.folder, manifest.files)
     if args.json:
@@ -60,6 +69,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_report(str(args.folder), _sections(manifest, faults))
     return 1 if faults else 0
+
+
+def _print_settings(as_json: bool) -> int:
+    from ..settings_text import schema, table
+
+    if as_json:
+        print(json.dumps(schema()))
+    else:
+        for name, owners, meaning, values, default in table():
+            print(f"{name} ({owners}): {meaning}\n    {values}; default: {default}")
+    return 0
 
 
 def _read(folder: Path) -> BundleManifest | ModelManifest:

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from ..eval.run import score_all
     from ..eval.suite import Selection, load_suite
     from ..eval.sweep import compare
-    from ..eval.variants import changed_settings, check_variants, search_variants
+    from ..eval.variants import check_variants, search_variants
 
     options = decode_options(args)
     searches = args.search or [setting_values(text) for text in DEFAULT_SEARCH]
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     record.write_json(args.output / record.SUMMARY, summary)
     record.write_json(args.output / record.TUNED, sweep.to_json())
     best = next(variant for variant in variants if variant.value == sweep.best.value)
-    settings = changed_settings(best.options)
+    settings = best.options.given
     record.write_json(args.output / record.SETTINGS, settings)
     if args.json:
         print(json.dumps(sweep.to_json()))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
-from ...runtime.options import SETTINGS, DecodeOptions, check_names
+from ...runtime.options import DecodeOptions, check_names
 from ...runtime.session import Result, Session, open_bundle
 from ..prompt_lines import PromptLineError
 from .record import bundle_record
@@ -41,9 +41,7 @@ class CompletionModel:
         verify: bool = True,
         **settings: Any,
     ) -> None:
-        check_names(
-            settings, "model argument", ("bundle", "provider", "threads", "verify", *SETTINGS)
-        )
+        check_names(settings, "model argument", ("bundle", "provider", "threads", "verify"))
         self.options = DecodeOptions(**settings)
         self.session: Session = open_bundle(
             bundle,
@@ -70,7 +68,7 @@ class CompletionModel:
                 options = self._with_budget(options, len(ids))
                 if options.temperature:
                     key = f"{prompt}\0{sorted(asked.items())}"
-                    options = replace(options, seed=options.seed + seen[key])
+                    options = options.replace(seed=options.seed + seen[key])
                     seen[key] += 1
                 options.check(self.session.manifest)
                 options.check_prompt(len(ids), self.session.manifest)
@@ -94,7 +92,7 @@ class CompletionModel:
         if 0 < room < budget:
             self.shortened += 1
             budget = room
-        return replace(options, max_new_tokens=max(budget, least))
+        return options.replace(max_new_tokens=max(budget, least))
 
     def complete(self, plan: Plan) -> str:
         """Decode one request; its text ends before the first stop string."""
@@ -116,11 +114,8 @@ class CompletionModel:
     @property
     def record(self) -> dict[str, Any]:
         """Bundle, settings and costs of all decodes, for the harness's results file."""
-        settings = {
-            name: getattr(self.options, name)
-            for name in SETTINGS
-            if getattr(self.options, name) is not None
-        }
+        in_force = self.options.in_force
+        settings = {name: value for name, value in in_force.items() if value is not None}
         tokens = sum(result.tokens for result in self.results)
         steps = sum(result.steps for result in self.results)
         seconds = sum(result.seconds for result in self.results)
@@ -164,13 +159,8 @@ def request_settings(
         given["temperature"] = 0.0
     elif samples and "temperature" not in given:
         given["temperature"] = options.temperature or SAMPLING_TEMPERATURE
-    unknown = sorted(given.keys() - set(SETTINGS))
-    if unknown:
-        raise LopaError(
-            f"generation setting {', '.join(unknown)} is not offered; known: until, do_sample, "
-            f"{', '.join((*TOKEN_LIMITS, *sorted(set(SETTINGS) - set(TOKEN_LIMITS))))}"
-        )
-    return replace(options, **given), tuple(stop for stop in stops if stop)
+    check_names(given, "generation setting", ("until", "do_sample", *TOKEN_LIMITS))
+    return options.replace(**given), tuple(stop for stop in stops if stop)
 
 
 def before(text: str, stops: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ def draw_decode(
 ) -> tuple[Picture, dict[str, Any]]:
     """Decode one problem; write NAME.png and NAME.html and return the picture and its numbers."""
     options, problem = variant.options, encoded.problem
-    resolved = options.resolved(len(encoded.ids), session.manifest)
+    plan = options.resolved(len(encoded.ids), session.manifest)
     recorder = Recorder(len(encoded.ids), session.codec.piece)
     result = session.generate(prompt_ids=encoded.ids, options=options, on_step=recorder)
     verdict = encoded.set.task.grade(problem.item, result.text)
@@ -30,13 +30,13 @@ def draw_decode(
     base = f" over {options.base}" if options.strategy == "lopa" else ""
     shape = "nested " if options.lookahead_shape == "nested" else ""
     picture = recorder.picture(
-        title=f"{problem.id}: {options.strategy}{base}, {shape}lookahead {resolved.lookahead}",
+        title=f"{problem.id}: {options.strategy}{base}, {shape}lookahead {plan.lookahead.branches}",
         subtitle=(
             f"{result.tokens} tokens ({result.useful_tokens} useful) in {result.steps} steps, "
             f"TPF {result.tpf:.2f}, {won} won by a lookahead branch, "
             f"answer {'correct' if verdict.correct else 'wrong'}"
         ),
-        block_size=resolved.block_size or result.tokens,
+        block_size=plan.strategy.block_size,
         positions=result.tokens,
         useful=result.useful_tokens,
     )

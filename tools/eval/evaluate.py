@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from ...runtime.contract import LopaError
-from ...runtime.options import DecodeOptions
+from ...runtime.options import DecodeOptions, unused_settings
 from ...runtime.session import Session
-from ...runtime.strategies.choice import unused_settings
 from ..prompt_lines import PromptLineError
 from .samples import Sample, SampleLog
 from .suite import Problem, TaskSet
@@ -36,17 +35,13 @@ def share_settings(options: DecodeOptions, variants: Sequence[Variant]) -> list[
         {
             name
             for name in unused_settings(variant.options)
-            if getattr(variant.options, name) == getattr(options, name)
+            if variant.options.given[name] == options.given.get(name)
         }
         for variant in variants
     ]
     useless = set.intersection(*idle)
-    default = DecodeOptions()
     return [
-        Variant(
-            variant.value,
-            replace(variant.options, **{name: getattr(default, name) for name in names - useless}),
-        )
+        Variant(variant.value, variant.options.replace(**dict.fromkeys(names - useless)))
         for variant, names in zip(variants, idle, strict=True)
     ]
 

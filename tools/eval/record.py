@@ -8,7 +8,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def new_summary(
     sweep: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Everything about a run that is known before its first decode."""
-    settings = {**asdict(options), "raw": selection.raw, **engine}
+    settings = {**options.in_force, "raw": selection.raw, **engine}
     seed = settings.pop("seed")
     manifest = session.manifest
     summary: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...runtime.contract import LopaError
@@ -132,7 +132,7 @@ def sweep_variants(field: str, values: Sequence[Any], options: DecodeOptions) ->
                 f"--strategy lopa --base {options.strategy}"
             )
         values = sorted(values)  # 0, the base strategy alone, comes first where it is given
-    return [Variant(value, replace(options, **{field: value})) for value in values]
+    return [Variant(value, options.replace(**{field: value})) for value in values]
 
 
 def compare(

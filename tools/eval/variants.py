@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.manifest import BundleManifest
-from ...runtime.options import DecodeOptions, with_settings
-from ...runtime.strategies.choice import unused_settings
+from ...runtime.options import DecodeOptions, check_names, check_types, unused_settings
 from .evaluate import Variant
 from .rows import read_rows
 
@@ -62,7 +60,9 @@ def _variant(row: Mapping[str, Any], options: DecodeOptions) -> Variant:
         raise LopaError('expected {"name": "...", settings}')
     if not name or not name.isprintable():
         raise LopaError(f"name is {name!r}, expected printable characters")
-    return Variant(name, with_settings(options, settings))
+    check_names(settings)
+    check_types(settings)
+    return Variant(name, options.replace(**settings))
 
 
 def search_variants(
@@ -82,21 +82,12 @@ def search_variants(
             f"--search gives {len(combinations)} combinations, at most {MOST_VARIANTS}; "
             "search fewer values at a time"
         )
-    shared = {name: getattr(options, name) for name in SHARED}
+    shared = {name: options.given[name] for name in SHARED if name in options.given}
     variants = [Variant(BASELINE, DecodeOptions(strategy=options.rules, **shared))]
     for values in combinations:
         settings = dict(zip(names, values, strict=True))
-        idle = unused_settings(replace(options, **settings))
+        idle = unused_settings(options.replace(**settings))
         settings = {name: value for name, value in settings.items() if name not in idle}
         label = " ".join(f"{name}={value}" for name, value in settings.items())
-        variants.append(Variant(label, replace(options, **settings)))
+        variants.append(Variant(label, options.replace(**settings)))
     return list({variant.value: variant for variant in variants}.values())
-
-
-def changed_settings(options: DecodeOptions) -> dict[str, Any]:
-    """The settings that differ from the defaults."""
-    return {
-        field.name: getattr(options, field.name)
-        for field in fields(DecodeOptions)
-        if getattr(options, field.name) != field.default
-    }

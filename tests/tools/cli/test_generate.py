@@ -163,9 +163,9 @@ def test_mask_token_in_a_prompt_is_data(lopa: Lopa, tiny_bundle: Path) -> None:
         (
             ["--prompt", "x", "--score", "luck", "--strategy", "magic", "--top-k", 17],
             "strategy is 'magic', expected one of: lopa, d2f, vanilla, fast-dllm, "
-            "block-diffusion; score is 'luck', expected one of: bottom_fraction, least_segment, "
-            "mean_confidence, mixed, reward_entropy, sliding_minimum; "
-            "top-k is 17, the bundle keeps 16 candidates per position (export with --candidates)",
+            "block-diffusion; score is 'luck', expected one of: mean_confidence, bottom_fraction, "
+            "mixed, reward_entropy, sliding_minimum, least_segment; "
+            "top k is 17, the bundle keeps 16 candidates per position (export with --candidates)",
         ),
         (
             ["--prompt", "x", "--raw", "--block-size", 48],

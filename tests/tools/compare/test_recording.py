@@ -14,7 +14,6 @@ from lopa.runtime.contract import Instance, LopaError, input_specs
 from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from lopa.runtime.engines.protocol import StepOutputs
 from lopa.runtime.manifest import read_bundle
-from lopa.runtime.precision import DEFAULT_MARGIN
 from lopa.runtime.session import Session
 from lopa.tools.compare.engine_runner import EngineRunner
 from lopa.tools.compare.feeds import Feed, shape_of
@@ -122,7 +121,7 @@ def test_every_run_is_recorded_with_the_graph_that_made_it(
         confidence=0.3,
         max_new_tokens=32,
         precision_policy=policy,
-        precision_margin=DEFAULT_MARGIN if policy == "fast" else 0.02,
+        precision_margin=None if policy == "fast" else 0.02,
     )
     fast = [step.fast for step in spread.chosen]
     assert (len(fast), sum(fast)) == (result.steps, result.fast_steps)

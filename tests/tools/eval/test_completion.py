@@ -33,7 +33,7 @@ def test_faults_of_all_requests_are_listed_before_anything_is_decoded(tiny_bundl
         model.plan([("", BUDGET), ("fine", BUDGET), ("x", {"num_beams": 4}), ("x" * 400, BUDGET)])
     first, second, third = str(caught.value).split("; request ")
     assert first == "request 1: the prompt is empty; give at least one character"
-    assert second.startswith("3: generation setting num_beams is not offered; known: until, do_s")
+    assert second.startswith("3: unknown generation setting num_beams; known: until, do_s")
     assert third.startswith("4: a prompt of ")
     assert model.results == []
 

@@ -68,6 +68,7 @@ def test_the_fastest_settings_within_the_loss_are_written(
     shown = tune(lopa, tiny_bundle, problems, tmp_path / "run")
     assert shown.status == 0
     assert json.loads((tmp_path / "run" / "settings.json").read_text()) == {
+        "confidence": 0.9,
         "lookahead": 2,
         "max_new_tokens": 16,
     }

@@ -1,0 +1,11 @@
+"""What settings mean that several base strategies declare, each with its own choices."""
+
+BLOCK_SIZE = "that of the model's training"
+BY_SHIFT = "dream with shifted logits, else llada"
+FILL = "what a step fills"
+CONFIDENCE = "every position above it is filled at once"
+STEPS = "steps in all, spread evenly over the blocks"
+SCHEDULE = "counts per step"
+CACHE = "keys and values that are kept"
+REVISION = "of the published loop; legacy is the first one"
+STOP = "what a stop token ends: the decode there, after its block, nothing"
