@@ -70,7 +70,7 @@ def search_variants(
 ) -> list[Variant]:
     """The base strategy by itself, then every combination of the values of each setting.
 
-    A value counts only in combinations that use it.
+    A value counts only in combinations that use it; each decode is there once. Raises LopaError.
     """
     names = [name for name, _ in searches]
     twice = [name for name in names if names.count(name) > 1]
@@ -86,11 +86,34 @@ def search_variants(
     variants = [Variant(BASELINE, DecodeOptions(strategy=options.rules, **shared))]
     for values in combinations:
         settings = dict(zip(names, values, strict=True))
-        idle = unused_settings(replace(options, **settings))
-        settings = {name: value for name, value in settings.items() if name not in idle}
-        label = " ".join(f"{name}={value}" for name, value in settings.items())
-        variants.append(Variant(label, replace(options, **settings)))
-    return list({variant.value: variant for variant in variants}.values())
+        used = _used(settings, searches, options)
+        label = " ".join(f"{name}={value}" for name, value in used.items())
+        variants.append(Variant(label, replace(options, **used)))
+    unique: dict[DecodeOptions, Variant] = {}
+    for variant in variants:
+        unique.setdefault(variant.options, variant)
+    if len(unique) < 2:
+        raise LopaError("--search gives nothing but the base strategy; search other values")
+    return list(unique.values())
+
+
+def _used(
+    settings: Mapping[str, Any],
+    searches: Sequence[tuple[str, Sequence[Any]]],
+    options: DecodeOptions,
+) -> dict[str, Any]:
+    """The settings of a combination that change its decodes.
+
+    A default counts as unused where the other values of its search are.
+    """
+    return {
+        name: settings[name]
+        for name, values in searches
+        if not any(
+            name in unused_settings(replace(options, **{**settings, name: value}))
+            for value in values
+        )
+    }
 
 
 def changed_settings(options: DecodeOptions) -> dict[str, Any]:
