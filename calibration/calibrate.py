@@ -271,9 +271,12 @@ def _plan_cache(
 
 
 def _references(graph: StepGraph, states: States, progress: Progress) -> list[Predicted]:
-    progress("running the original model", 0, 1)
     session = open_session(graph.model, graph.folder)
-    return [predict(session, feeds) for feeds in states]
+    found = []
+    for number, feeds in enumerate(states):
+        progress("running the original model", number, len(states))
+        found.append(predict(session, feeds))
+    return found
 
 
 def _layers(plans: Sequence[SitePlan], embedding: str) -> dict[str, QuantizedLayer]:

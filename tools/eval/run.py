@@ -27,7 +27,7 @@ def score_all(
 ) -> tuple[dict[str, Any], list[Sample]]:
     """Decode what `folder` does not have yet; returns the summary of the run and all its samples.
 
-    Without a folder nothing is kept. `shown` draws the progress on a terminal. Raises LopaError
+    Without a folder nothing is kept. `shown` shows the progress. Raises LopaError
     when the folder may not be written or has another run (`open_run`).
     """
     total = len(encoded) * len(variants)

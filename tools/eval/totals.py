@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from .samples import Sample
@@ -39,6 +40,9 @@ class Totals:
             rows=sum(sample.rows for sample in found),
             seconds=sum(sample.seconds for sample in found),
         )
+
+    def __add__(self, more: Totals) -> Totals:
+        return Totals(*map(operator.add, astuple(self), astuple(more)))
 
     @property
     def score(self) -> float:
