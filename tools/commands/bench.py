@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from ...export.model_folder import export_model
     from ...graphs.bundle import build_bundle
     from ...graphs.instances import plan_instances
+    from ...runtime.memory import bundle_memory
     from ..bench.compare import cold_start_seconds, compare
     from ..bench.eager_model import check_family
 
@@ -99,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
         )
         progress("measuring cold starts", 0, 1)
         cold = cold_start_seconds(folder / "bundle", prompts[0], args.cold_starts)
-        floor = _weight_bytes(manifest) + _cache_bytes(manifest)
+        memory = bundle_memory(manifest)
+        floor = memory.weights + memory.cache
     if args.json:
         print(json.dumps(_summary(title, settings, comparison, cold, floor)))
     else:
@@ -162,16 +164,6 @@ def _settings(args: argparse.Namespace, manifest: BundleManifest) -> dict[str, A
         "complete_threshold": args.complete_threshold,
         "confidence": args.confidence,
     }
-
-
-def _weight_bytes(manifest: BundleManifest) -> int:
-    return max(record.bytes for name, record in manifest.files.items() if name.endswith(".data"))
-
-
-def _cache_bytes(manifest: BundleManifest) -> int:
-    model = manifest.model
-    context = max(instance.context for instance in manifest.instances)
-    return 2 * model.layers * model.kv_heads * context * model.head_dim * 4
 
 
 def _machine() -> str:
