@@ -7,7 +7,6 @@ the others, and a scale per channel costs nothing in the graph (`cache_graph`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..runtime.contract import CACHE_WINDOWS
 from .integers import INT8_MAX, fake_int8, scale_of
+from .progress import Progress
 from .session import open_session
 from .sites import StepGraph
 from .states import Feeds, States, live_rows
@@ -25,7 +25,6 @@ FINEST = 64  # a channel's scale is at least the head's divided by this: half pr
 ROWS, ROW_BYTES = 2048, 32 << 20  # rows kept of each of the two, and what they may take
 
 Floats = NDArray[np.float32]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass

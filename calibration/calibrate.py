@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from .cache import CachePlan, plan_cache, read_cache_ranges
 from .fidelity import Predicted, predict
 from .gate import Gate, Kept, raise_sites
 from .plan import SitePlan, plan_site
+from .progress import Progress
 from .ranges import Origin, RangeFile, RowSamples, collect_ranges
 from .recipe import EMBEDDING, Recipe
 from .rewrite import Rewritten, rewrite
@@ -55,8 +56,6 @@ PRECISIONS = ("fp32", "fp16")
 SAMPLES, DECODES, SENSITIVITY_STATES = 96, 128, 32
 RARE_SHARE = 3  # one in this many of the recorded steps
 ENOUGH = 0.75  # of the steps asked for
-
-Progress = Callable[[str, int, int], None]
 
 
 class CalibrationWarning(UserWarning):
@@ -271,9 +270,12 @@ def _plan_cache(
 
 
 def _references(graph: StepGraph, states: States, progress: Progress) -> list[Predicted]:
-    progress("running the original model", 0, 1)
     session = open_session(graph.model, graph.folder)
-    return [predict(session, feeds) for feeds in states]
+    found = []
+    for number, feeds in enumerate(states):
+        progress("running the original model", number, len(states))
+        found.append(predict(session, feeds))
+    return found
 
 
 def _layers(plans: Sequence[SitePlan], embedding: str) -> dict[str, QuantizedLayer]:

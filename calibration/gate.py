@@ -20,6 +20,7 @@ from ..runtime.manifest import BundleManifest
 from .cache import CachePlan
 from .fidelity import Fidelity, Predicted, compare, same_tokens
 from .plan import SitePlan
+from .progress import Progress
 from .recipe import Recipe
 from .rewrite import rewrite
 from .sensitivity import Sensitivity
@@ -31,7 +32,6 @@ from .trajectories import Decodes
 NOISES = 2.0  # standard errors by which decodes may fall short of the recipe
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..runtime.contract import LopaError
 from ..runtime.staging import write_whole
+from .progress import Progress
 from .session import open_session
 from .sites import Site, StepGraph
 from .states import Feeds, StateFolder, asked_rows, live_rows
@@ -33,7 +34,6 @@ ROW_SUFFIX = ".f32"
 START_AGAIN = "add --force to start again or choose another --work folder"
 
 Floats = NDArray[np.float32]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass

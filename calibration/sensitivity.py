@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ from ..graphs.weight_file import inline_pieces
 from ..runtime.staging import write_whole
 from .fidelity import Fidelity, Predicted, compare
 from .plan import SitePlan
+from .progress import Progress
 from .rewrite import rewrite
 from .session import open_session
 from .sites import StepGraph
 from .states import States
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

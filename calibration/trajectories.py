@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,13 @@ from ..runtime.manifest import (
 from ..runtime.options import DecodeOptions
 from ..runtime.prompt import PromptError, stop_index
 from ..runtime.staging import write_whole
+from .progress import Progress
 from .states import RARE, TYPICAL, RecordingEngine
 
 RARE_PER_DECODE = 4
 MAX_CONTEXT = 1024
 LOOKAHEAD = 4
 SLOW = 0.999  # confidence that fills little per step, so that every mask ratio is met
-
-Progress = Callable[[str, int, int], None]
 
 
 def typical_settings(window_attention: str) -> tuple[DecodeOptions, ...]:

@@ -40,6 +40,17 @@ def check_work(work: Path, origin: Origin, force: bool) -> None:
         )
 
 
+def keeps_work(work: Path, origin: Origin) -> bool:
+    """Whether `work` holds anything that a calibration of `origin` would go on from."""
+    if not ((work / RANGE_FILE).is_file() and _has_steps(work)):
+        return False
+    try:
+        RangeFile(work / RANGE_FILE, origin, {})
+    except LopaError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def claimed_work(
     work: Path, origin: Origin, channels: Mapping[str, int], force: bool
@@ -63,12 +74,16 @@ def claimed_work(
         ranges.save()
         yield ranges
     except BaseException:
-        if not (work / ANSWER_FILE).is_file() and not any((work / STATES).glob("*")):
+        if not _has_steps(work):
             _discard(work)
             if made:
                 with contextlib.suppress(OSError):  # somebody else's file is there by now
                     work.rmdir()
         raise
+
+
+def _has_steps(work: Path) -> bool:
+    return (work / ANSWER_FILE).is_file() or any((work / STATES).glob("*"))
 
 
 def _discard(work: Path) -> None:

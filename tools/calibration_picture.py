@@ -19,20 +19,17 @@ def draw_sensitivities(
     Returns None when matplotlib is not installed.
     """
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         return None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
     kept = {plan.site.name for plan in plans if plan.reason}
     names = [item.site for item in found]
     changed = [100 * (1 - item.fidelity.agreement) for item in found]
     noise = [float("nan") if item.snr_db is None else item.snr_db for item in found]
     colours = ["#c2410c" if name in kept else "#2563eb" for name in names]
-    figure, (left, right) = pyplot.subplots(
-        1, 2, sharey=True, figsize=(9, 1.5 + 0.22 * len(names)), layout="constrained"
-    )
+    figure = Figure(figsize=(9, 1.5 + 0.22 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
     rows = range(len(names))
     left.barh(rows, changed, color=colours)
     left.set_xlabel("tokens changed, % (orange: kept higher)")
@@ -43,5 +40,4 @@ def draw_sensitivities(
     for axis in (left, right):
         axis.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=120, metadata={"Software": None})
-    pyplot.close(figure)
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ...runtime.contract import LopaError
-
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
-_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
-    "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-)
+from ..demo.model import Shape
+from ..demo.publish import model_config
+from ..demo.tokenizer import SPECIAL_TOKENS, save_tokenizer, write_json
 
 
 @dataclass(frozen=True)
@@ -101,47 +97,29 @@ def write_random_checkpoint(folder: Path, spec: RandomSpec, seed: int = 0) -> Pa
     tensors["model.norm.weight"] = torch.ones(hidden)
     tensors["lm_head.weight"] = matrix(spec.vocab, hidden, 3.5)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    end, mask = spec.vocab - len(_SPECIAL), spec.vocab - 1
-    config = {
-        "architectures": ["DreamModel"],
-        "model_type": "Dream",
-        "hidden_size": hidden,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "intermediate_size": spec.intermediate,
-        "vocab_size": spec.vocab,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "rope_scaling": None,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "use_sliding_window": False,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "pad_token_id": end,
-        "mask_token_id": mask,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
-    _write_tokenizer(folder, spec.vocab)
+    tokenizer = _tokenizer(spec.vocab)
+    save_tokenizer(tokenizer, folder)
+    shape = Shape(
+        vocab_size=spec.vocab,
+        hidden_size=hidden,
+        intermediate_size=spec.intermediate,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.kv_heads,
+        rope_theta=1e6,
+    )
+    config = model_config(shape, tokenizer)
+    del config["block_size"]  # of the demo model; the family has its own
+    write_json(folder / "config.json", config)
     return folder
 
 
-def _write_tokenizer(folder: Path, vocab: int) -> None:
+def _tokenizer(vocab: int) -> Tokenizer:
     """A byte-level tokenizer padded with filler tokens to the whole vocabulary."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = letters + [f"w{index}" for index in range(vocab - len(letters) - len(_SPECIAL))]
+    words = letters + [f"w{index}" for index in range(vocab - len(letters) - len(SPECIAL_TOKENS))]
     tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(_SPECIAL))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "bos_token": _SPECIAL[0],
-        "eos_token": _SPECIAL[0],
-        "pad_token": _SPECIAL[0],
-        "mask_token": _SPECIAL[3],
-        "chat_template": _TEMPLATE,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer

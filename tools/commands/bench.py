@@ -13,7 +13,6 @@ import argparse
 import json
 import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import file_or_stdin, natural, number, path, positive
+from ..display.progress import show_progress
 from ..display.report import columns, print_report, size_text
 
 if TYPE_CHECKING:
@@ -71,13 +71,19 @@ def run(args: argparse.Namespace) -> int:
     from ...export.model_folder import export_model
     from ...graphs.bundle import build_bundle
     from ...graphs.instances import plan_instances
+    from ...runtime.memory import bundle_memory
     from ..bench.compare import cold_start_seconds, compare
     from ..bench.eager_model import check_family
 
-    with tempfile.TemporaryDirectory(prefix="lopa-bench-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="lopa-bench-") as name,
+        show_progress(not (args.quiet or args.json)) as progress,
+    ):
         folder = Path(name)
         checkpoint, title = _checkpoint(args, folder)
-        check_family(export_model(checkpoint, folder / "model").model.family)
+        model = export_model(checkpoint, folder / "model", progress=progress)
+        check_family(model.model.family)
+        progress("building", 0, 1)
         instances = plan_instances(args.lookahead, [args.window], [args.context], [args.context])
         manifest = build_bundle(folder / "model", folder / "bundle", instances)
         prompts = _prompts(args, folder / "bundle", manifest)
@@ -90,10 +96,12 @@ def run(args: argparse.Namespace) -> int:
             window=args.window,
             repeats=args.repeats,
             threads=args.threads,
-            progress=_progress(args.quiet or args.json),
+            progress=lambda done, total: progress("measuring", done, total, f"of {total} pairs"),
         )
+        progress("measuring cold starts", 0, 1)
         cold = cold_start_seconds(folder / "bundle", prompts[0], args.cold_starts)
-        floor = _weight_bytes(manifest) + _cache_bytes(manifest)
+        memory = bundle_memory(manifest)
+        floor = memory.weights + memory.cache
     if args.json:
         print(json.dumps(_summary(title, settings, comparison, cold, floor)))
     else:
@@ -156,24 +164,6 @@ def _settings(args: argparse.Namespace, manifest: BundleManifest) -> dict[str, A
         "complete_threshold": args.complete_threshold,
         "confidence": args.confidence,
     }
-
-
-def _progress(silent: bool) -> Callable[[int, int], None]:
-    if silent or not sys.stderr.isatty():
-        return lambda done, total: None
-    return lambda done, total: print(
-        f"\r{done} of {total} pairs", end="" if done < total else "\n", file=sys.stderr, flush=True
-    )
-
-
-def _weight_bytes(manifest: BundleManifest) -> int:
-    return max(record.bytes for name, record in manifest.files.items() if name.endswith(".data"))
-
-
-def _cache_bytes(manifest: BundleManifest) -> int:
-    model = manifest.model
-    context = max(instance.context for instance in manifest.instances)
-    return 2 * model.layers * model.kv_heads * context * model.head_dim * 4
 
 
 def _machine() -> str:

@@ -110,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, or show the plan."""
     from ...calibration.calibrate import Settings, calibrate
     from ...calibration.recipe import find_recipe
+    from ...calibration.work_folder import keeps_work
 
     started = time.perf_counter()
     shown = not (args.quiet or args.json)
@@ -125,8 +126,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(plan, recipe, work, args)
         return 0
+    origin = settings.origin(prompts)
     with (
-        resumable("the same command goes on"),
+        resumable("the same command goes on", lambda: keeps_work(work, origin)),
         show_progress(shown) as progress,
         exported_model(plan, args.output, progress) as model,
     ):

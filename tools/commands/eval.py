@@ -13,22 +13,20 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..arguments import natural, path, positive
 from ..decode_flags import (
     add_decode_flags,
     add_engine_flags,
     decode_options,
-    open_session,
     setting_values,
 )
 from ..display.report import NO_ROOM, columns, print_report
 from ..run_flags import add_output_flags, add_problem_flags
 
 if TYPE_CHECKING:
-    from ...runtime.session import Session
-    from ..eval.evaluate import Encoded, Variant
+    from ..eval.run import Run
     from ..eval.samples import Sample
     from ..eval.sweep import Sweep
 
@@ -79,11 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything, decode and grade, write and print."""
     from ...runtime.contract import LopaError
-    from ..eval.evaluate import Variant, encode_suite, share_settings
-    from ..eval.record import new_summary
-    from ..eval.suite import Selection, load_suite
+    from ..eval.evaluate import Variant
+    from ..eval.run import prepare_run
+    from ..eval.suite import Selection
     from ..eval.sweep import sweep_variants
-    from ..eval.variants import check_variants, read_variants
+    from ..eval.variants import read_variants
 
     folder_flags = ("sweep", "variants", "picture", "resume", "force")
     if args.output is None and any(getattr(args, flag) for flag in folder_flags):
@@ -98,46 +96,19 @@ def run(args: argparse.Namespace) -> int:
         variants = sweep_variants(field, values, options)
     elif args.variants:
         field, variants = "settings", read_variants(args.variants, options)
-    variants = share_settings(options, variants)
     selection = Selection(args.limit, args.limit_seed, tuple(args.shots), args.shot_count, args.raw)
-    suite = load_suite(args.task, selection)
-    session = open_session(args)
-    check_variants(variants, session.manifest)
-    encoded, skipped = encode_suite(session, suite, variants, args.raw, args.skip_long)
-    if args.picture:
-        return _draw(args, session, encoded, variants[0])
-    summary = new_summary(
-        session,
-        suite,
-        options,
-        selection,
-        {"provider": args.provider, "threads": args.threads, "skip_long": args.skip_long},
-        None if field is None else {"field": field, "values": [v.value for v in variants]},
-    )
-    return _score(args, session, encoded, variants, {**summary, "skipped": skipped})
+    prepared = prepare_run(args, options, variants, selection, field, skip_long=args.skip_long)
+    return _draw(args, prepared) if args.picture else _score(args, prepared)
 
 
-def _score(
-    args: argparse.Namespace,
-    session: Session,
-    encoded: Sequence[Encoded],
-    variants: Sequence[Variant],
-    summary: dict[str, Any],
-) -> int:
+def _score(args: argparse.Namespace, run: Run) -> int:
     from ..eval import record
     from ..eval.run import score_all
     from ..eval.sweep import compare
     from ..eval.totals import totals_by_task
 
     summary, samples = score_all(
-        session,
-        encoded,
-        variants,
-        summary,
-        args.output,
-        resume=args.resume,
-        force=args.force,
-        shown=not args.quiet,
+        run, args.output, resume=args.resume, force=args.force, shown=not args.quiet
     )
     labels = list(summary["tasks"])
     sweep = None
@@ -154,7 +125,7 @@ def _score(
         from ..eval.curve import draw_curve
 
         record.write_json(args.output / record.SWEEP, sweep.to_json())
-        title = f"{', '.join(labels)}: {session.manifest.source.checkpoint}"
+        title = f"{', '.join(labels)}: {run.session.manifest.source.checkpoint}"
         draw_curve(sweep, title, args.output / record.CURVE)
     if args.json:
         print(json.dumps(summary, ensure_ascii=False))
@@ -193,13 +164,11 @@ def _print(
         print(note, file=sys.stderr)
 
 
-def _draw(
-    args: argparse.Namespace, session: Session, encoded: Sequence[Encoded], variant: Variant
-) -> int:
+def _draw(args: argparse.Namespace, run: Run) -> int:
     from ..eval.draw import draw_decode, find_problem
 
-    chosen = find_problem(args.picture, encoded)
-    picture, record = draw_decode(session, chosen, variant, args.output)
+    chosen = find_problem(args.picture, run.encoded)
+    picture, record = draw_decode(run.session, chosen, run.variants[0], args.output)
     if args.json:
         print(json.dumps(record, ensure_ascii=False))
     else:

@@ -18,7 +18,6 @@ from ..decode_flags import (
     add_decode_flags,
     add_engine_flags,
     decode_options,
-    open_session,
     setting_values,
 )
 from ..display.report import columns, print_report
@@ -68,32 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything, decode all settings side by side, write and print."""
     from ..eval import record
-    from ..eval.evaluate import encode_suite, share_settings
-    from ..eval.run import score_all
-    from ..eval.suite import Selection, load_suite
+    from ..eval.run import prepare_run, score_all
+    from ..eval.suite import Selection
     from ..eval.sweep import compare
-    from ..eval.variants import check_variants, search_variants
+    from ..eval.variants import search_variants
 
     options = decode_options(args)
     searches = args.search or [setting_values(text) for text in DEFAULT_SEARCH]
-    variants = share_settings(options, search_variants(searches, options))
+    variants = search_variants(searches, options)
     selection = Selection(limit=args.limit, raw=args.raw)
-    suite = load_suite(args.task, selection)
-    session = open_session(args)
-    check_variants(variants, session.manifest)
-    encoded, _ = encode_suite(session, suite, variants, args.raw)
-    engine = {"provider": args.provider, "threads": args.threads}
-    swept = {"field": "settings", "values": [variant.value for variant in variants]}
-    summary = record.new_summary(session, suite, options, selection, engine, swept)
+    prepared = prepare_run(args, options, variants, selection, "settings")
     summary, samples = score_all(
-        session,
-        encoded,
-        variants,
-        summary,
-        args.output,
-        resume=args.resume,
-        force=args.force,
-        shown=not args.quiet,
+        prepared, args.output, resume=args.resume, force=args.force, shown=not args.quiet
     )
     sweep = compare(
         **summary["sweep"],
@@ -105,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     summary = record.finished(summary, comparison=sweep.to_json())
     record.write_json(args.output / record.SUMMARY, summary)
     record.write_json(args.output / record.TUNED, sweep.to_json())
-    best = next(variant for variant in variants if variant.value == sweep.best.value)
+    best = next(variant for variant in prepared.variants if variant.value == sweep.best.value)
     settings = best.options.given
     record.write_json(args.output / record.SETTINGS, settings)
     if args.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def check_output_file(path: Path, force: bool) -> None:
         raise LopaError(f"{path}: expected a name that ends in .json")
     check_file(path)
     own = (BUNDLE_FILE, MODEL_FILE, CHECKPOINT_CONFIG)
-    if path.is_file() and _MARK in path.read_bytes():
+    if path.is_file() and _is_ours(path):
         return
     folder = Path(os.path.realpath(path)).parent
     model = any((folder / name).is_file() for name in own)
@@ -46,3 +47,10 @@ def check_different(**paths: Path | None) -> None:
         other = seen.setdefault(os.path.realpath(path), flag)
         if other != flag:
             raise LopaError(f"{other} and {flag} name the same file, {path}; choose two")
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.stat().st_size:
+        return False  # and nothing to map
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(_MARK) >= 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from polygraphy.comparator import Comparator, RunResults, SimpleCompareFunc
+from polygraphy.comparator import Comparator, SimpleCompareFunc
 
 from ...runtime.contract import OUTPUT_NAMES, ContractError
 from ...runtime.manifest import ModelInfo
-from ...runtime.staging import write_whole
 from .agreement import Agreement, AgreementCount
 from .feeds import Feed, masked_rows
 from .recording import Step
+from .saved_outputs import saved_outputs
 
 # Ids are no quantities: they are compared as predictions.
 MEASURED = tuple(name for name in OUTPUT_NAMES if name != "token_ids")
@@ -62,9 +61,11 @@ def compare_steps(
     count = AgreementCount()
     # Errors are relative to the second of a pair: A.
     measure = SimpleCompareFunc(check_error_stat="max", find_output_func=_same_name)
-    kept: list[RunResults] = []
     runs = Comparator.run(list(runners), data_loader=_feeds(runners, steps), streaming=True)
-    with contextlib.closing(runs):
+    with (
+        contextlib.closing(runs),
+        contextlib.nullcontext() if save_outputs is None else saved_outputs(save_outputs) as save,
+    ):
         for number, (step, run) in enumerate(zip(steps, runs, strict=True), 1):
             one, two = (iterations[0] for iterations in run.values())
             (accuracy,) = Comparator.compare_accuracy(
@@ -79,11 +80,9 @@ def compare_steps(
                     )
                 worst[name].append(found[0][name])
             count.add(one, two, masked_rows(step.feed, model))
-            if save_outputs is not None:
-                kept.append(copy.deepcopy(run))  # the runners may use their buffers again
+            if save is not None:
+                save(run)
             progress(number, len(steps))
-    if save_outputs is not None:
-        write_whole(save_outputs, RunResults.concat(kept).to_json().encode())
     outputs = {name: _total(worst[name]) for name in MEASURED}
     return StepsReport(len(steps), outputs, count.total(), sum(step.fast for step in steps))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .problem import Problem
@@ -72,9 +72,9 @@ def from_public_row(row: dict[str, Any]) -> Problem:
     return make_problem(numbers, target, row["output"])
 
 
-def grade(problem: Problem, completion: str) -> bool:
+def grade(check: Mapping[str, Any], completion: str) -> bool:
     """True if every equation holds, uses only numbers at hand once, and the last is the target."""
-    pool = list(problem.check["numbers"])
+    pool = list(check["numbers"])
     value = None
     for part in completion.strip().split(","):
         match = EQUATION.fullmatch(part.strip())
@@ -89,4 +89,4 @@ def grade(problem: Problem, completion: str) -> bool:
         if sums[operator] != value:
             return False
         pool.append(value)
-    return pool == [problem.check["target"]]
+    return pool == [check["target"]]

@@ -1,4 +1,4 @@
-"""Seeded generators and graders of the four demo tasks."""
+"""Seeded generators of the four demo tasks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ _DRAW: dict[str, Callable[[random.Random], Problem]] = {
     "functions": functions.draw,
     "drills": drills.draw,
 }
-_GRADE: dict[str, Callable[[Problem, str], bool]] = {
-    "words": words.grade,
-    "sudoku": sudoku.grade,
-    "countdown": countdown.grade,
-    "functions": functions.grade,
-}
 
 
 def generate(
@@ -46,11 +40,6 @@ def generate(
             seen.add(problem.prompt)
         problems.append(problem)
     return problems
-
-
-def grade(problem: Problem, completion_text: str) -> bool:
-    """True if the completion (text up to the first end-of-text) solves the problem."""
-    return _GRADE[problem.task](problem, completion_text)
 
 
 def load_public(path: Path) -> list[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from ...runtime.staging import staged_folder
 from .model import DreamNetwork, Shape, load_network
 from .objective import BLOCK
 from .problem import Problem, write_problems
@@ -69,22 +69,17 @@ def head_without_undefined_rows(net: DreamNetwork, tokenizer: Tokenizer) -> None
 
 
 def write_checkpoint(net: DreamNetwork, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes all files to a sibling folder, then puts it in place of `folder`."""
-    partial, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
-    shutil.rmtree(partial, ignore_errors=True)
-    save_tokenizer(tokenizer, partial)
+    """Writes the folder; what it held before goes when all files are there."""
     config = model_config(net.shape, tokenizer)
-    write_json(partial / "config.json", config)
     ids = {name: config[name] for name in config if name.endswith("_token_id")}
     generation = {"_from_model_config": True, "transformers_version": "4.46.2", **ids}
-    write_json(partial / "generation_config.json", generation)
     tensors = {name: tensor.contiguous() for name, tensor in net.state_dict().items()}
-    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-    (partial / "model.safetensors").chmod(0o644)
-    if folder.exists():
-        folder.replace(old)
-    partial.replace(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with staged_folder(folder, force=True) as stage:
+        save_tokenizer(tokenizer, stage)
+        write_json(stage / "config.json", config)
+        write_json(stage / "generation_config.json", generation)
+        save_file(tensors, stage / "model.safetensors", metadata={"format": "pt"})
+        (stage / "model.safetensors").chmod(0o644)
 
 
 def held_out_problems(count: int, seed: int) -> list[Problem]:

@@ -10,15 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..display.report import columns, print_report
 
 if TYPE_CHECKING:
-    from ...runtime.session import Result
-    from .problem import Problem
+    from ..eval.totals import Totals
 
 HERE = Path(__file__).parent
 CHECKPOINT = HERE / "checkpoint"
@@ -36,34 +34,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "nested": {"lookahead": 4, "lookahead_shape": "nested"},
 }
 
-
-@dataclass(frozen=True)
-class Row:
-    """One strategy over all problems."""
-
-    strategy: str
-    right: tuple[bool, ...]  # per problem
-    results: tuple[Result, ...]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
-
-        def total(name: str) -> float:
-            return float(sum(getattr(result, name) for result in self.results))
-
-        useful, steps = total("useful_tokens"), total("steps")
-        return (
-            self.strategy,
-            f"{sum(self.right)}/{len(self.results)}",
-            f"{steps:.0f}",
-            f"{total('tokens') / steps:.2f}",
-            f"{useful / steps:.2f}",
-            f"{total('rows') / useful:.0f}",
-            f"{useful / total('seconds'):.0f}",
-        )
-
-
 # TPF counts every committed token; useful tokens end with the first stop token.
 HEAD = ("strategy", "correct", "steps", "TPF", "useful TPF", "rows/token", "tokens/s")
 
@@ -73,8 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ...export.model_folder import export_model
     from ...graphs.bundle import build_bundle
     from ...graphs.instances import plan_instances
+    from ...runtime.options import DecodeOptions
     from ...runtime.session import open_bundle
-    from .problem import read_problems
+    from ..eval.evaluate import Variant, encode_suite, evaluate
+    from ..eval.samples import SampleLog
+    from ..eval.suite import Selection, load_suite
+    from ..eval.totals import Totals
 
     parser = argparse.ArgumentParser(description="Answer sample problems with the demo model.")
     parser.add_argument("--problems", type=Path, default=SAMPLES, help="JSON lines of problems")
@@ -87,32 +61,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_bundle(Path(folder) / "model", args.output, instances, force=True)
     print(f"built {args.output} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     session = open_bundle(args.output)
-    problems = list(read_problems(args.problems))
-    rows = []
-    for strategy, settings in STRATEGIES.items():
-        results = [
-            session.generate(problem.prompt, max_new_tokens=MAX_NEW_TOKENS, **settings)
-            for problem in problems
-        ]
-        rows.append(_grade(strategy, problems, results))
-    if len(problems) <= 8:
-        last = rows[-1]
-        for problem, right, result in zip(problems, last.right, last.results, strict=True):
-            answer = (last.strategy, result.text.splitlines())
-            sections = [("prompt", problem.prompt.splitlines()), answer]
-            print_report(f"{problem.task}: {'right' if right else 'wrong'}", sections)
+    suite = load_suite([f"demo={args.problems}"], Selection())
+    variants = [
+        Variant(name, DecodeOptions(max_new_tokens=MAX_NEW_TOKENS, **settings))
+        for name, settings in STRATEGIES.items()
+    ]
+    encoded, _ = encode_suite(session, suite, variants, raw=False)
+    log = SampleLog(None)
+    evaluate(session, encoded, variants, log, lambda task, sample: None)
+    by_strategy = {
+        name: [sample for sample in log.samples if sample.variant == name] for name in STRATEGIES
+    }
+    if len(encoded) <= 8:
+        name, last = list(by_strategy.items())[-1]
+        for sample in last:
+            answer = (name, sample.text.splitlines())
+            sections = [("prompt", sample.prompt.splitlines()), answer]
+            print_report(f"{sample.task}: {'right' if sample.correct else 'wrong'}", sections)
             print()
-    print("\n".join(columns([HEAD, *(row.cells for row in rows)])))
+    rows = [_cells(name, Totals.of(samples)) for name, samples in by_strategy.items()]
+    print("\n".join(columns([HEAD, *rows])))
     return 0
 
 
-def _grade(strategy: str, problems: Sequence[Problem], results: Sequence[Result]) -> Row:
-    from .problems import grade
-
-    right = tuple(
-        grade(problem, result.text) for problem, result in zip(problems, results, strict=True)
+def _cells(strategy: str, totals: Totals) -> tuple[str, ...]:
+    """One strategy over all problems; what it costs is per useful token."""
+    useful = totals.useful_tokens
+    return (
+        strategy,
+        f"{totals.correct}/{totals.problems}",
+        str(totals.steps),
+        f"{totals.tpf:.2f}",
+        f"{totals.useful_tpf:.2f}",
+        f"{totals.rows / useful:.0f}",
+        f"{useful / totals.seconds:.0f}",
     )
-    return Row(strategy, right, tuple(results))
 
 
 if __name__ == "__main__":

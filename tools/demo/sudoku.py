@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -63,12 +64,12 @@ def from_public_row(row: dict[str, Any]) -> Problem:
     return make_problem(row["input"], row["output"])
 
 
-def grade(problem: Problem, completion: str) -> bool:
+def grade(check: Mapping[str, Any], completion: str) -> bool:
     """True if the text is four rows of 1..4 that obey the rules and keep the givens."""
     lines = completion.strip().split("\n")
     if [len(line) for line in lines] != [4, 4, 4, 4] or not set("".join(lines)) <= set("1234"):
         return False
     grid = np.array([int(digit) for digit in "".join(lines)])
-    givens = np.array([int(digit) for digit in problem.check["givens"].replace("\n", "")])
+    givens = np.array([int(digit) for digit in check["givens"].replace("\n", "")])
     rules = bool((np.sort(grid[UNITS], axis=-1) == [1, 2, 3, 4]).all())
     return rules and bool((grid[givens > 0] == givens[givens > 0]).all())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from .problem import Problem
 
@@ -119,7 +121,7 @@ def draw(rng: random.Random) -> Problem:
             return Problem("words", " ".join(story.sentences), answer, {"answer": story.value})
 
 
-def grade(problem: Problem, completion: str) -> bool:
+def grade(check: Mapping[str, Any], completion: str) -> bool:
     """True if the number after the last `answer:` is the expected one."""
     found = re.findall(r"answer:\s*(-?\d+)(?!\S)", completion)
-    return bool(found) and int(found[-1]) == problem.check["answer"]
+    return bool(found) and int(found[-1]) == check["answer"]

@@ -17,6 +17,7 @@ from .record import bundle_record
 # Names that harnesses have for the token budget of one request, the first one given counts.
 TOKEN_LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 SAMPLING_TEMPERATURE = 1.0  # of a request that asks for sampling and names no temperature
+COSTS = ("tokens", "useful_tokens", "steps", "forwards", "rows", "seconds")
 Request = tuple[str, Mapping[str, Any]]  # rendered prompt and generation settings
 
 
@@ -116,18 +117,13 @@ class CompletionModel:
         """Bundle, settings and costs of all decodes, for the harness's results file."""
         in_force = self.options.in_force
         settings = {name: value for name, value in in_force.items() if value is not None}
-        tokens = sum(result.tokens for result in self.results)
-        steps = sum(result.steps for result in self.results)
-        seconds = sum(result.seconds for result in self.results)
+        costs = {name: sum(getattr(result, name) for result in self.results) for name in COSTS}
+        tokens, steps, seconds = costs["tokens"], costs["steps"], costs["seconds"]
         return {
             "bundle": bundle_record(self.session),
             "settings": settings,
             "requests": len(self.results),
-            "tokens": tokens,
-            "useful_tokens": sum(result.useful_tokens for result in self.results),
-            "steps": steps,
-            "forwards": sum(result.forwards for result in self.results),
-            "rows": sum(result.rows for result in self.results),
+            **costs,
             "seconds": round(seconds, 6),
             "tpf": round(tokens / steps, 4) if steps else 0.0,
             "tokens_per_second": round(tokens / seconds, 4) if seconds else 0.0,

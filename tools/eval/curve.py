@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from matplotlib.figure import Figure
 
 from .sweep import Sweep
 from .totals import Totals
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
 
 TPF, USEFUL, SCORE, INK = "#1d5fa6", "#5a9bd0", "#a34a05", "#222222"
 NORMAL_95 = 1.96
@@ -22,7 +18,8 @@ NORMAL_95 = 1.96
 
 def draw_curve(sweep: Sweep, title: str, path: Path) -> None:
     """Write the PNG."""
-    figure, (above, below) = pyplot.subplots(2, 1, figsize=(6.4, 5.6), sharex=True)
+    figure = Figure(figsize=(6.4, 5.6))
+    above, below = figure.subplots(2, 1, sharex=True)
     places = axis_places([item.value for item in sweep.values])
     found = [item.overall for item in sweep.values]
     above.plot(places, [t.tpf for t in found], color=TPF, marker="o", label="committed tokens")
@@ -45,11 +42,12 @@ def draw_curve(sweep: Sweep, title: str, path: Path) -> None:
     below.set_xlabel(sweep.field.replace("_", " "))
     below.set_xticks(places, [str(item.value) for item in sweep.values], parse_math=False)
     for axes in (above, below):
-        _tidy(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
     above.set_title(title, loc="left", fontsize=11, color=INK, parse_math=False)
     figure.tight_layout()
     figure.savefig(path, dpi=160, facecolor="white")
-    pyplot.close(figure)
 
 
 def axis_places(values: Sequence[Any]) -> list[float]:
@@ -69,10 +67,3 @@ def score_interval(totals: Totals) -> tuple[float, float]:
     half = NORMAL_95 * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
     half /= 1 + square / count
     return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
-
-
-def _tidy(axes: Any) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)

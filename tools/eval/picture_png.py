@@ -6,18 +6,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-from .picture import BIN_NAMES, COLOURS, Picture, visible
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
+
+from .picture import BIN_NAMES, COLOURS, Picture, visible
 
 EMPTY, MASK, KEPT = "#ffffff", "#eeeeee", "#c9c9c9"
 INK, MARK = "#222222", "#000000"
@@ -34,7 +30,8 @@ def draw_png(picture: Picture, path: Path) -> None:
     cell = min(CELL_INCHES, 20 / max(positions, 1), 24 / max(steps, 1))
     width = max(positions * cell, 5.0)
     height = max(steps * cell, 1.2)
-    figure, axes = pyplot.subplots(figsize=(width + LEGEND_INCHES + 1.0, height + 1.9))
+    figure = Figure(figsize=(width + LEGEND_INCHES + 1.0, height + 1.9))
+    axes = figure.subplots()
     _cells(axes, picture)
     _marks(axes, picture, cell)
     _axes(axes, picture, cell)
@@ -42,7 +39,6 @@ def draw_png(picture: Picture, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a token in a script without a font
         figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
-    pyplot.close(figure)
 
 
 def _cells(axes: Any, picture: Picture) -> None:
@@ -107,8 +103,7 @@ def _axes(axes: Any, picture: Picture, cell: float) -> None:
     )  # fmt: skip
     axes.set_ylabel("step", fontsize=9, labelpad=12)
     axes.tick_params(length=2, labelsize=7.5)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     every = max(1, round(0.28 / cell))
     axes.set_yticks(range(1, len(picture.steps) + 1, every))
     axes.tick_params(axis="y", pad=MARGIN_POINTS, length=0)

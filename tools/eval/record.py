@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 from ... import __version__
 from ...runtime.contract import LopaError
-from ...runtime.manifest import BUNDLE_FILE
+from ...runtime.manifest import BUNDLE_FILE, sha256_of
 from ...runtime.options import DecodeOptions
 from ...runtime.session import Session
 from ...runtime.staging import check_output, write_whole
@@ -67,7 +66,7 @@ def bundle_record(session: Session) -> dict[str, Any]:
     manifest = session.manifest
     return {
         "folder": str(session.folder),
-        "manifest_sha256": file_hash(session.folder / BUNDLE_FILE),
+        "manifest_sha256": sha256_of(session.folder / BUNDLE_FILE),
         "checkpoint": manifest.source.checkpoint,
         "checkpoint_fingerprint": manifest.source.fingerprint,
         "adapter": manifest.source.adapter,
@@ -136,11 +135,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file that is there whole or not at all."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_whole(path, text.encode("utf-8"))
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, as 64 hexadecimal digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def versions(bundle: Mapping[str, str]) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..demo.sandbox import MEMORY_LIMIT
-
 CHILD = Path(__file__).with_name("sandbox_child.py")
 SIGNALS = {signal.SIGXCPU: "out of CPU time", signal.SIGKILL: "killed", signal.SIGSEGV: "crashed"}
 
@@ -32,7 +30,7 @@ class Limits:
 
     cpu_seconds: int = 10
     wall_seconds: float = 30.0
-    memory_bytes: int = MEMORY_LIMIT
+    memory_bytes: int = 512 << 20
     file_bytes: int = 1 << 20
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 from .samples import Sample
 
 HEAD = ("task", "correct", "score %", "TPF", "useful TPF", "rows/token", "tokens/s")
+RATIOS = ("score", "tpf", "useful_tpf", "rows_per_token", "rows_per_step", "tokens_per_second")
 ALL = "all"
 
 
@@ -29,16 +31,11 @@ class Totals:
     def of(cls, samples: Iterable[Sample]) -> Totals:
         """Sum up samples."""
         found = list(samples)
-        return cls(
-            problems=len(found),
-            correct=sum(sample.correct for sample in found),
-            tokens=sum(sample.tokens for sample in found),
-            useful_tokens=sum(sample.useful_tokens for sample in found),
-            steps=sum(sample.steps for sample in found),
-            forwards=sum(sample.forwards for sample in found),
-            rows=sum(sample.rows for sample in found),
-            seconds=sum(sample.seconds for sample in found),
-        )
+        summed = [field.name for field in fields(cls)[1:]]
+        return cls(len(found), *(sum(getattr(item, name) for item in found) for name in summed))
+
+    def __add__(self, more: Totals) -> Totals:
+        return Totals(*map(operator.add, astuple(self), astuple(more)))
 
     @property
     def score(self) -> float:
@@ -72,16 +69,8 @@ class Totals:
 
     def to_json(self) -> dict[str, Any]:
         """Counts and ratios, rounded."""
-        return {
-            **asdict(self),
-            "seconds": round(self.seconds, 6),
-            "score": round(self.score, 4),
-            "tpf": round(self.tpf, 4),
-            "useful_tpf": round(self.useful_tpf, 4),
-            "rows_per_token": round(self.rows_per_token, 4),
-            "rows_per_step": round(self.rows_per_step, 4),
-            "tokens_per_second": round(self.tokens_per_second, 4),
-        }
+        ratios = {name: round(getattr(self, name), 4) for name in RATIOS}
+        return {**asdict(self), "seconds": round(self.seconds, 6), **ratios}
 
     def cells(self, name: str) -> tuple[str, ...]:
         """A row of the closing table."""

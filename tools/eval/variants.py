@@ -70,7 +70,7 @@ def search_variants(
 ) -> list[Variant]:
     """The base strategy by itself, then every combination of the values of each setting.
 
-    A value counts only in combinations that use it.
+    A value counts only in combinations that use it; each decode is there once. Raises LopaError.
     """
     names = [name for name, _ in searches]
     twice = [name for name in names if names.count(name) > 1]
@@ -90,4 +90,9 @@ def search_variants(
         settings = {name: value for name, value in settings.items() if name not in idle}
         label = " ".join(f"{name}={value}" for name, value in settings.items())
         variants.append(Variant(label, options.replace(**settings)))
-    return list({variant.value: variant for variant in variants}.values())
+    unique: dict[DecodeOptions, Variant] = {}
+    for variant in variants:
+        unique.setdefault(variant.options, variant)
+    if len(unique) < 2:
+        raise LopaError("--search gives nothing but the base strategy; search other values")
+    return list(unique.values())

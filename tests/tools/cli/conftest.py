@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from lopa.tools.cli import main
+from lopa.tools.display import progress
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ Lopa = Callable[..., Outcome]
 
 
 @pytest.fixture
-def lopa(capfd: pytest.CaptureFixture[str]) -> Lopa:
-    """Runs one command line in this process."""
+def lopa(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lopa:
+    """Runs one command line in this process, however slow without lines of progress."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 1e6)
 
     def run(*arguments: object) -> Outcome:
         capfd.readouterr()

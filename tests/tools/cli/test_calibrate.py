@@ -12,6 +12,7 @@ from lopa.calibration.gate import Kept
 from lopa.calibration.plan import SitePlan
 from lopa.calibration.recipe import Recipe
 from lopa.calibration.sites import Product, Site
+from lopa.calibration.trajectories import Decodes
 from lopa.runtime.manifest import read_bundle, read_model
 from lopa.tools.commands.calibrate import fidelity_lines
 
@@ -205,3 +206,29 @@ def test_faults_are_one_line(
     assert message in done.err
     assert done.err.count("\n") == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("finished", "message"),
+    [(0, ""), (1, "; what was finished is kept, the same command goes on")],
+)
+def test_an_interrupt_says_what_is_kept(
+    lopa: Lopa,
+    tiny_model: Path,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finished: int,
+    message: str,
+) -> None:
+    decode = Decodes.run
+
+    def run(self: Decodes, number: int, *more: Any) -> tuple[int, ...]:
+        if number == finished:
+            raise KeyboardInterrupt
+        return decode(self, number, *more)
+
+    monkeypatch.setattr(Decodes, "run", run)
+    done = lopa("calibrate", tiny_model, "--prompts", prompts, "-o", tmp_path / "int8", *SMALL)
+    assert (done.status, done.out, done.err) == (130, "", f"lopa: interrupted{message}\n")
+    assert (tmp_path / "int8.calibration").exists() == bool(finished)

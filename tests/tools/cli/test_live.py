@@ -12,21 +12,14 @@ from lopa.runtime.decoder import StepEvent
 from lopa.runtime.session import Session
 from lopa.tools.display import live
 from lopa.tools.display.live import MASK_MARK, LiveWindow, clean, fit
-from lopa.tools.display.progress import show_progress
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..terminal import Terminal
 from .conftest import Lopa
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal(io.StringIO):
-    """Text output that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -154,21 +147,3 @@ def test_quiet_and_json_draw_nothing_on_a_terminal(
     lopa("generate", tiny_bundle, "--prompt", "the other", "--max-new-tokens", 8, flag)
     assert "\x1b" not in terminal.getvalue()
     assert "▸" not in terminal.getvalue()
-
-
-def test_progress_is_drawn_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with show_progress() as progress:
-        progress("tracing", 0, 1)
-    assert capsys.readouterr() == ("", "")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with show_progress(shown=False) as progress:
-        progress("tracing", 0, 1)
-    assert terminal.getvalue() == ""
-    with show_progress() as progress:
-        progress("tracing", 0, 1)
-        progress("writing", 1_500_000, 3_000_000)
-    assert "writing" in terminal.getvalue()
-    assert "1.50 MB of 3.00 MB" in terminal.getvalue()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from lopa.runtime.manifest import read_bundle, record_files, write_manifest
+from lopa.runtime.manifest import TOKENIZER_FILES, read_bundle, record_files, write_manifest
 from lopa.runtime.quantization import FastGraph, Quantization
 
 from ...exported import Exports
@@ -19,6 +19,7 @@ __all__ = ["Lopa", "lopa"]
 
 PROMPTS = ([7, 30, 12, 45, 6], list(range(20, 40)), [5, 5, 9])
 WINDOWS, CONTEXTS = (24, 48), (64, 96)
+DECODE = ("--max-new-tokens", 16, "--confidence", 0.3, "--threads", 1)
 
 Bend = Callable[[str], Path]
 
@@ -77,3 +78,15 @@ def bent(tiny_bundle: Path, tmp_path: Path) -> Bend:
         return folder
 
     return bend
+
+
+def wordless(bundle: Path, folder: Path) -> Path:
+    """A copy of a bundle without its tokenizer."""
+    shutil.copytree(bundle, folder)
+    manifest = read_bundle(folder)
+    files = dict(manifest.files)
+    for name in TOKENIZER_FILES:
+        if files.pop(name, None) is not None:
+            (folder / name).unlink()
+    write_manifest(folder, dataclasses.replace(manifest, files=files))
+    return folder

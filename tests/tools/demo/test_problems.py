@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 from lopa.tools.demo import countdown, sudoku
 from lopa.tools.demo.problem import Problem, is_held_out, read_problems, write_problems
-from lopa.tools.demo.problems import TASKS, generate, grade, load_public
+from lopa.tools.demo.problems import TASKS, generate, load_public
 from lopa.tools.demo.publish import HELD_OUT_COUNT, HELD_OUT_SEED, held_out_problems
+
+from .grading import grade
 
 
 @pytest.mark.parametrize("task", [*TASKS, "drills"])

@@ -10,9 +10,9 @@ from lopa.graphs.instances import plan_instances
 from lopa.runtime.session import Session, open_bundle
 from lopa.tools.demo import run
 from lopa.tools.demo.problem import Problem, read_problems
-from lopa.tools.demo.problems import grade
 
 from ...exported import Exports
+from .grading import grade
 
 SETTINGS = {"strategy": "lopa", "lookahead": 4, "max_new_tokens": 96}
 

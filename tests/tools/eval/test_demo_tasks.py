@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from lopa.tools.demo.problem import read_problems
 from lopa.tools.demo.problems import TASKS as DEMO_TASKS
-from lopa.tools.demo.problems import grade
 from lopa.tools.demo.run import HELD_OUT
 from lopa.tools.eval.rows import read_rows
 from lopa.tools.eval.tasks.protocol import Item, RowError
@@ -26,7 +25,7 @@ def test_the_group_demo_has_all_demo_tasks() -> None:
 
 
 @pytest.mark.parametrize("task", ["words", "sudoku", "countdown", "functions"])
-def test_reference_answers_are_right_and_others_as_the_demo_grader_says(task: str) -> None:
+def test_reference_answers_are_right_and_others_are_not(task: str) -> None:
     problems = {problem.id: problem for problem in read_problems(HELD_OUT)}
     texts = {"words": "1+1=2\nanswer: 100", "sudoku": "1234", "countdown": "1+2=3"}
     found = 0
@@ -39,7 +38,7 @@ def test_reference_answers_are_right_and_others_as_the_demo_grader_says(task: st
         assert (item.id, item.prompt) == (problem.id, problem.prompt)
         assert TASKS[task].grade(item, item.solution).correct
         wrong = texts.get(task, item.solution.replace("return ", "return not "))
-        assert TASKS[task].grade(item, wrong).correct == grade(problem, wrong) == False  # noqa: E712
+        assert TASKS[task].grade(item, wrong).correct is False
     assert found == 5
 
 

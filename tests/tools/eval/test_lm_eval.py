@@ -15,10 +15,10 @@ import lopa
 import pytest
 from lopa.tools import lm_eval
 from lopa.tools.demo.problem import read_problems
-from lopa.tools.demo.problems import grade
 from lopa.tools.demo.run import CHECKPOINT, CONTEXT, HELD_OUT, WINDOW
 
 from ...exported import Exports
+from ..demo.grading import grade
 
 needs_harness = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="needs the extra lm-eval"

@@ -74,7 +74,7 @@ def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     write_page(PICTURE, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "a &lt;title&gt;" in page
-    assert "with &quot;quotes&quot; &amp; more" in page
+    assert "with &#34;quotes&#34; &amp; more" in page
     assert not re.search(r"https?:|url\(|<script|<link|<img|src=", page)
     assert "prefers-color-scheme: dark" in page
     svg = re.search(r'<svg width="\d+" height="\d+" viewBox.*?</svg>', page, re.DOTALL)

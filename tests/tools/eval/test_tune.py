@@ -113,6 +113,30 @@ def test_a_report_without_a_winner_says_so_and_shows_the_rival_by_the_objective(
     assert "TPF at lookahead=2 confidence=0.5" in by_tpf.out
 
 
+def test_equal_decodes_are_run_once(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+
+    def decode(session: Any, encoded: Encoded, variant: Variant) -> Sample:
+        decoded.append((encoded.problem.id, variant.options))
+        return make_sample(encoded.problem.id, task=encoded.set.label, variant=variant.value)
+
+    monkeypatch.setattr(evaluate, "decode", decode)
+    shown = lopa(
+        "tune", tiny_bundle, "--task", f"countdown={problems}", "--raw", "--max-new-tokens", 16,
+        "--search", "lookahead_shape=single,nested", "--search", "confirm=0.5,0.7,0.9",
+        "-o", tmp_path / "run",
+    )  # fmt: skip
+    assert (shown.status, len(decoded), len(set(decoded))) == (0, 20, 20), shown.err
+    report = json.loads((tmp_path / "run" / "tune.json").read_text())
+    assert [item["value"] for item in report["values"]] == [
+        "baseline",
+        "lookahead_shape=single",
+        *(f"lookahead_shape=nested confirm={value}" for value in (0.5, 0.7, 0.9)),
+    ]
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "settings.json"])
 @pytest.mark.usefixtures("outcomes")
 def test_a_folder_with_something_else_is_left_alone_without_force(

@@ -116,9 +116,25 @@ def test_a_value_counts_only_where_it_is_used() -> None:
     ]
 
 
+def test_a_default_counts_only_where_it_is_used() -> None:
+    searches = ["lookahead_shape=single,nested", f"confirm={DecodeOptions().confirm},0.7"]
+    assert [variant.value for variant in search(searches, DecodeOptions())] == [
+        BASELINE,
+        "lookahead_shape=single",
+        f"lookahead_shape=nested confirm={DecodeOptions().confirm}",
+        "lookahead_shape=nested confirm=0.7",
+    ]
+
+
+def test_the_base_is_not_searched_again() -> None:
+    found = search(["strategy=d2f,lopa"], DecodeOptions())
+    assert [variant.value for variant in found] == [BASELINE, "strategy=lopa"]
+
+
 @pytest.mark.parametrize(
     ("searches", "message"),
     [
+        (["strategy=d2f"], "--search gives nothing but the base strategy; search other values"),
         (["lookahead=1", "lookahead=2"], "--search lookahead is given twice"),
         (
             ["lookahead=" + ",".join(map(str, range(101))), "score_window=1,2,3,4,5"],

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...demo.problem import Problem
 from ...demo.run import HELD_OUT
 from .protocol import Item, RowError, id_of, text_of
 
-__all__ = ["HELD_OUT", "demo_item", "demo_problem", "grid_or_numbers"]
+__all__ = ["HELD_OUT", "demo_item", "grid_or_numbers"]
 
 
 def demo_item(row: Mapping[str, Any], task: str, check: Mapping[str, type]) -> Item | None:
@@ -23,11 +22,6 @@ def demo_item(row: Mapping[str, Any], task: str, check: Mapping[str, type]) -> I
         if not isinstance(found.get(name), kind):
             raise RowError(f"check.{name} is {found.get(name)!r:.40}, expected {kind.__name__}")
     return Item(id_of(row, "id"), text_of(row, "prompt"), text_of(row, "answer"), found)
-
-
-def demo_problem(task: str, item: Item) -> Problem:
-    """The record that the demo graders take."""
-    return Problem(task, item.prompt, item.solution, item.check)
 
 
 def grid_or_numbers(row: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...demo import words
-from .demo_row import HELD_OUT, demo_item, demo_problem
+from .demo_row import HELD_OUT, demo_item
 from .protocol import Item, Verdict
 
 ANSWER = re.compile(r"answer:\s*(\S+)")
@@ -33,4 +33,4 @@ class Words:
         found = ANSWER.findall(text)
         if not found:
             return Verdict("", False, "no 'answer:'")
-        return Verdict(found[-1], words.grade(demo_problem(self.name, item), text))
+        return Verdict(found[-1], words.grade(item.check, text))
