@@ -35,6 +35,8 @@ UNSEALED_SCHEMA = 1  # had no digests
 MODEL_FILE = "model.json"
 BUNDLE_FILE = "manifest.json"
 
+ADDRESS_SPACE = 2**47  # bytes; no machine runs what has more
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -192,6 +194,11 @@ class BundleManifest:
         ]
         if not self.instances:
             found.append("instances is empty, expected at least one")
+        for instance in self.instances:
+            inputs, outputs = self.tensor_specs(instance)
+            size = sum(spec.bytes for spec in (*inputs, *outputs))
+            if size > ADDRESS_SPACE:
+                found.append(f"a step of {instance.name} would have over 2^47 bytes of tensors")
         if self.fast is not None and self.fast.file not in self.files:
             found.append(f"fast.file {self.fast.file} is not listed in files")
         if self.engine.stamp is not None:

@@ -1,0 +1,82 @@
+"""What can happen to the files of a folder, as seeded cases; each is done to a copy."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TRUNCATIONS, FLIPS = 5, 50
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing done to one file of a folder."""
+
+    kind: str
+    name: str  # of the file and what is done to it
+    apply: Callable[[Path], object]  # to the folder
+
+
+def copy(source: Path, out: Path) -> Path:
+    """Copy a folder by hard links: damage replaces files, it never writes into them."""
+    return Path(shutil.copytree(source, out, copy_function=os.link))
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put another file in the place of a hard link."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def file_damages(folder: Path, other: Path, seed: int) -> Iterator[Damage]:
+    """Every damage of every file; `other` is a folder of another model with the same names."""
+    draw = random.Random(seed)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, data = str(path.relative_to(folder)), path.read_bytes()
+        for part in range(TRUNCATIONS):
+            yield _truncate(name, data, len(data) * part // TRUNCATIONS)
+        for _ in range(FLIPS):
+            yield _flip(name, data, draw.randrange(len(data)), draw.randrange(8))
+        yield _swap(name, (other / name).read_bytes())
+        yield Damage("missing", name, lambda out, name=name: (out / name).unlink())
+        yield Damage("unreadable", name, lambda out, name=name: _lock(out / name))
+        yield Damage("a folder", name, lambda out, name=name: _folder(out / name))
+        yield Damage("a link to itself", name, lambda out, name=name: _loop(out / name))
+
+
+def _truncate(name: str, data: bytes, size: int) -> Damage:
+    return Damage(
+        "truncated", f"{name} at {size}", lambda out: replace(out / name, data[:size])
+    )
+
+
+def _flip(name: str, data: bytes, at: int, bit: int) -> Damage:
+    def apply(out: Path) -> None:
+        changed = bytearray(data)
+        changed[at] ^= 1 << bit
+        replace(out / name, bytes(changed))
+
+    return Damage("bit flipped", f"{name} byte {at} bit {bit}", apply)
+
+
+def _swap(name: str, data: bytes) -> Damage:
+    return Damage("of another model", name, lambda out: replace(out / name, data))
+
+
+def _lock(path: Path) -> None:
+    replace(path, path.read_bytes())
+    path.chmod(0)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
