@@ -18,10 +18,11 @@ Record = Callable[[str, dict[str, Tally]], None]
 WHOLE = os.environ.get("LOPA_FAULTS") == "all"
 
 
-def chosen(cases: Iterable[Case], count: int, seed: int) -> list[Case]:
-    """All cases in a whole run (LOPA_FAULTS=all), else that many, drawn by the seed."""
+def chosen(cases: Iterable[Case], count: int, seed: int, most: int | None = None) -> list[Case]:
+    """`count` cases, drawn by the seed; in a whole run (LOPA_FAULTS=all) all, or `most`."""
     listed = list(cases)
-    return listed if WHOLE else random.Random(seed).sample(listed, min(count, len(listed)))
+    count = (most or len(listed)) if WHOLE else count
+    return random.Random(seed).sample(listed, min(count, len(listed)))
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +19,8 @@ class Damage:
     apply: Callable[[Path], object]  # to the folder
 
 
-def copy(source: Path, out: Path) -> Path:
-    """Copy a folder by hard links: damage replaces files, it never writes into them."""
-    return Path(shutil.copytree(source, out, copy_function=os.link))
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Put another file in the place of a hard link."""
-    path.unlink()
-    path.write_bytes(data)
-
-
 def file_damages(folder: Path, other: Path, seed: int) -> Iterator[Damage]:
-    """Every damage of every file; `other` is a folder of another model with the same names."""
+    """Every damage of every file; `other` is a folder of another model."""
     draw = random.Random(seed)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, data = str(path.relative_to(folder)), path.read_bytes()
@@ -41,16 +28,17 @@ def file_damages(folder: Path, other: Path, seed: int) -> Iterator[Damage]:
             yield _truncate(name, data, len(data) * part // TRUNCATIONS)
         for _ in range(FLIPS):
             yield _flip(name, data, draw.randrange(len(data)), draw.randrange(8))
-        yield _swap(name, (other / name).read_bytes())
+        if (other / name).is_file():
+            yield _swap(name, (other / name).read_bytes())
         yield Damage("missing", name, lambda out, name=name: (out / name).unlink())
-        yield Damage("unreadable", name, lambda out, name=name: _lock(out / name))
+        yield Damage("unreadable", name, lambda out, name=name: (out / name).chmod(0))
         yield Damage("a folder", name, lambda out, name=name: _folder(out / name))
         yield Damage("a link to itself", name, lambda out, name=name: _loop(out / name))
 
 
 def _truncate(name: str, data: bytes, size: int) -> Damage:
     return Damage(
-        "truncated", f"{name} at {size}", lambda out: replace(out / name, data[:size])
+        "truncated", f"{name} at {size}", lambda out: (out / name).write_bytes(data[:size])
     )
 
 
@@ -58,18 +46,13 @@ def _flip(name: str, data: bytes, at: int, bit: int) -> Damage:
     def apply(out: Path) -> None:
         changed = bytearray(data)
         changed[at] ^= 1 << bit
-        replace(out / name, bytes(changed))
+        (out / name).write_bytes(bytes(changed))
 
     return Damage("bit flipped", f"{name} byte {at} bit {bit}", apply)
 
 
 def _swap(name: str, data: bytes) -> Damage:
-    return Damage("of another model", name, lambda out: replace(out / name, data))
-
-
-def _lock(path: Path) -> None:
-    replace(path, path.read_bytes())
-    path.chmod(0)
+    return Damage("of another model", name, lambda out: (out / name).write_bytes(data))
 
 
 def _folder(path: Path) -> None:

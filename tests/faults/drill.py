@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conftest import REPOSITORY
-from .damage import Damage, copy
+from .damage import Damage
 
 SECONDS = 10  # a case that takes longer hangs
 START_SECONDS = 120
@@ -107,7 +107,7 @@ class Drill:
         self._worker, self._folder, self._room, self._promise = worker, folder, room, promise
         self._out = room / "out"
         for _ in range(2):  # the first loads libraries
-            whole = self._run(copy(folder, room / "whole"))
+            whole = self._run(Path(shutil.copytree(folder, room / "whole")))
             assert whole.status == 0, whole.err
             self._expected = promise.result(whole, self._out)
             shutil.rmtree(room / "whole")
@@ -120,7 +120,7 @@ class Drill:
             if damage.kind == "unreadable" and not self._worker.obeys_permissions:
                 continue
             tally = tallies.setdefault(damage.kind, Tally())
-            folder = copy(self._folder, self._room / "damaged")
+            folder = Path(shutil.copytree(self._folder, self._room / "damaged"))
             damage.apply(folder)
             outcome = self._run(folder)
             shutil.rmtree(folder)

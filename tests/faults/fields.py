@@ -9,7 +9,7 @@ from typing import Any
 
 from lopa.runtime.seal import DIGESTS, sealed
 
-from .damage import Damage, replace
+from .damage import Damage
 
 MARK = "\u0001"  # stands in the text for what JSON libraries would not write
 DEPTH = 10_000
@@ -45,13 +45,13 @@ def field_damages(path: Path, resealed: bool) -> Iterator[Damage]:
                 yield Damage(
                     kind,
                     f"{path.name} {where} {name}",
-                    lambda out, whole=whole: replace(out / path.name, whole.encode()),
+                    lambda out, whole=whole: (out / path.name).write_text(whole),
                 )
 
 
 def _damage(kind: str, file: str, name: str, data: dict[str, Any], resealed: bool) -> Damage:
     def apply(out: Path) -> None:
-        replace(out / file, json.dumps(sealed(data) if resealed else data).encode())
+        (out / file).write_text(json.dumps(sealed(data) if resealed else data))
 
     return Damage(kind, f"{file} {name}", apply)
 

@@ -67,10 +67,10 @@ def test_onnxruntime_resealed(
 
 
 def test_two_precisions(
-    worker: Worker, two_precisions: Path, tmp_path: Path, record: Record
+    worker: Worker, two_precisions: Path, other_bundle: Path, tmp_path: Path, record: Record
 ) -> None:
     drill = Drill(worker, two_precisions, tmp_path, VERIFIED)
-    files = chosen(file_damages(two_precisions, two_precisions, 5), 60, 5)
+    files = chosen(file_damages(two_precisions, other_bundle, 5), 60, 5)
     fields = chosen(field_damages(two_precisions / "manifest.json", resealed=False), 20, 6)
     record("onnxruntime in two precisions, generate", drill.run(chain(files, fields)))
 
