@@ -35,18 +35,23 @@ class Outcome:
 class Worker:
     """A process that runs command lines; started again after one that killed it."""
 
-    def __init__(self, *flags: str) -> None:
-        self._command = [sys.executable, "-m", "tests.faults.worker", *flags]
+    def __init__(self, *flags: str, module: str = "worker", seconds: float = SECONDS) -> None:
+        self._command = [sys.executable, "-m", f"tests.faults.{module}", *flags]
+        self._seconds = seconds
         self._process: subprocess.Popen[str] | None = None
         self.obeys_permissions = True
 
     def run(self, arguments: Iterable[object]) -> Outcome:
         """Run one command line."""
+        return self.send([str(argument) for argument in arguments])
+
+    def send(self, request: object) -> Outcome:
+        """Send a request of the module's own form."""
         process = self._started()
         assert process.stdin is not None
-        process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
-        answer = self._answer(process, SECONDS)
+        answer = self._answer(process, self._seconds)
         if isinstance(answer, str):
             self.stop()
             return Outcome(None, "", answer)
