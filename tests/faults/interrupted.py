@@ -11,7 +11,7 @@ from typing import Any
 
 from .drill import Outcome, Worker
 
-VARYING = {"seconds", "started", "finished", "tokens_per_second", "output", "folder"}
+VARYING = {"seconds", "started", "finished", "tokens_per_second", "speed_up", "folder"}
 ROWS = tuple({"input": f"{n},2,3,36", "output": "1+1=2"} for n in range(4, 8))
 FEW = ("--samples", 4, "--decodes", 4, "--max-new-tokens", 8, "--context", 64, "--sensitivity", 1)
 DECODES = ("--max-new-tokens", 8, "--raw", "--threads", 1)
@@ -57,7 +57,9 @@ class Interruption:
     """Runs of one command that are stopped, checked and repeated."""
 
     def __init__(self, worker: Worker, writer: Writer, room: Path) -> None:
-        self._worker, self._writer, self._room = worker, writer, room
+        self.name, self.room = writer.name, room
+        self._worker, self._writer = worker, writer
+        room.mkdir()
         whole = self.run(writer.arguments(room))
         assert whole.status == 0, whole.err
         self.seconds, self.expected = whole.seconds, contents(room / "out")
@@ -72,17 +74,17 @@ class Interruption:
     def stop(self, **limits: float) -> Outcome:
         """Run the command, limited, on an empty room."""
         self.clear()
-        return self.run(self._writer.arguments(self._room), **limits)
+        return self.run(self._writer.arguments(self.room), **limits)
 
     def fault(self) -> str | None:
         """What is wrong with the output of a stopped run or with its repetition."""
-        out = self._room / "out"
+        out = self.room / "out"
         if not self._writer.resumes and out.exists() and contents(out) != self.expected:
             return f"half an output: {sorted(contents(out))}"
         if self._writer.resumes:
             for path in out.glob("*.json"):
                 json.loads(path.read_text(encoding="utf-8"))
-        again = self.run(self._writer.again(self._room))
+        again = self.run(self._writer.again(self.room))
         if again.status != 0:
             return f"the repetition ended with status {again.status}: {again.err[-600:]!r}"
         if contents(out) != self.expected:
@@ -94,7 +96,7 @@ class Interruption:
 
     def clear(self) -> None:
         """Empty the room."""
-        for path in self._room.iterdir():
+        for path in self.room.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
