@@ -30,10 +30,12 @@ def file_damages(folder: Path, other: Path, seed: int) -> Iterator[Damage]:
             yield _flip(name, data, draw.randrange(len(data)), draw.randrange(8))
         if (other / name).is_file():
             yield _swap(name, (other / name).read_bytes())
-        yield Damage("missing", name, lambda out, name=name: (out / name).unlink())
-        yield Damage("unreadable", name, lambda out, name=name: (out / name).chmod(0))
-        yield Damage("a folder", name, lambda out, name=name: _folder(out / name))
-        yield Damage("a link to itself", name, lambda out, name=name: _loop(out / name))
+        for kind, apply in KINDS.items():
+            yield _done_to(kind, name, apply)
+
+
+def _done_to(kind: str, name: str, apply: Callable[[Path], object]) -> Damage:
+    return Damage(kind, name, lambda out: apply(out / name))
 
 
 def _truncate(name: str, data: bytes, size: int) -> Damage:
@@ -63,3 +65,11 @@ def _folder(path: Path) -> None:
 def _loop(path: Path) -> None:
     path.unlink()
     path.symlink_to(path.name)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "unreadable": lambda path: path.chmod(0),
+    "a folder": _folder,
+    "a link to itself": _loop,
+}

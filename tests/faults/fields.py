@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +35,33 @@ def field_damages(path: Path, resealed: bool) -> Iterator[Damage]:
         where = ".".join(map(str, keys))
         yield _damage(kind, path.name, f"{where} removed", _without(data, keys), resealed)
         for name, value in VALUES.items():
-            text = _with(data, keys, value)
-            yield _damage(kind, path.name, f"{where} {name}", text, resealed)
+            changed = _with(data, keys, value)
+            yield _damage(kind, path.name, f"{where} {name}", changed, resealed)
         retyped = [_at(data, keys)]
         yield _damage(kind, path.name, f"{where} in a list", _with(data, keys, retyped), resealed)
         if not resealed:  # such texts are no JSON that could be sealed
+            marked = json.dumps(_with(data, keys, MARK))
             for name, text in TEXTS.items():
-                whole = json.dumps(_with(data, keys, MARK)).replace(json.dumps(MARK), text)
-                yield Damage(
-                    kind,
-                    f"{path.name} {where} {name}",
-                    lambda out, whole=whole: (out / path.name).write_text(whole),
-                )
+                whole = marked.replace(json.dumps(MARK), text)
+                yield _written(kind, path.name, f"{where} {name}", whole)
 
 
 def _damage(kind: str, file: str, name: str, data: dict[str, Any], resealed: bool) -> Damage:
-    def apply(out: Path) -> None:
-        (out / file).write_text(json.dumps(sealed(data) if resealed else data))
+    return _written(kind, file, name, json.dumps(sealed(data) if resealed else data))
 
-    return Damage(kind, f"{file} {name}", apply)
+
+def _written(kind: str, file: str, name: str, text: str) -> Damage:
+    return Damage(kind, f"{file} {name}", lambda out: (out / file).write_text(text))
 
 
 def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
     if keys:
         yield keys
-    inner = value.items() if isinstance(value, dict) else ()
-    inner = enumerate(value[:2]) if isinstance(value, list) else inner
+    inner: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value[:2])
     for key, item in inner:
         yield from _paths(item, (*keys, key))
 

@@ -88,6 +88,17 @@ def test_inspect(
     record(f"{subject}, inspect", drill.run(chain(files, fields, again)))
 
 
+def test_reseal(
+    worker: Worker, tiny_bundle: Path, other_bundle: Path, tmp_path: Path, record: Record
+) -> None:
+    """What it accepts is not wrong for being another model: somebody edited it on purpose."""
+    promise = Promise(lambda folder, out: ["inspect", folder, "--reseal", "--json"], _ran)
+    drill = Drill(worker, tiny_bundle, tmp_path, promise)
+    files = chosen(file_damages(tiny_bundle, other_bundle, 23), 30, 23)
+    fields = chosen(field_damages(tiny_bundle / "manifest.json", resealed=False), 30, 24)
+    record("bundle, inspect --reseal", drill.run(chain(files, fields)))
+
+
 def test_doctor(
     worker: Worker, tiny_bundle: Path, other_bundle: Path, tmp_path: Path, record: Record
 ) -> None:
