@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test faults check clean
 
 demo: $(STAMP)
 	$(BIN)/python -m lopa.tools.demo.run --output demo-bundle
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadscope tests
+
+# Every damage of every file and field (minutes); make test runs a part. Prints the table.
+faults: $(STAMP)
+	LOPA_FAULTS=all $(BIN)/python -m pytest -n 2 --dist loadscope tests/faults
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

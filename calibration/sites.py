@@ -74,8 +74,11 @@ class StepGraph:
         self.users = readers(self.model)
 
     def read(self, name: str) -> Array:
-        """Read a stored tensor."""
-        return numpy_helper.to_array(self.stored[name], str(self.folder))
+        """Read a stored tensor; raises LopaError where onnx refuses its file, say for a link."""
+        try:
+            return numpy_helper.to_array(self.stored[name], str(self.folder))
+        except onnx.checker.ValidationError as error:
+            raise LopaError(f"cannot read {name}: {error}; put a copy of the file there") from None
 
     def matrix(self, product: Product) -> Array:
         """Read the weight of a product as [K, N] in float32."""

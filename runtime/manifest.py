@@ -1,6 +1,7 @@
 """Manifests: `model.json` of an exported model folder, `manifest.json` of a bundle.
 
-Frozen dataclasses are the schema; reading checks every field and lists all faults at once.
+Frozen dataclasses are the schema; reading checks the seal, then every field, and lists all
+faults at once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 from .contract import (
     CONTRACT_VERSION,
@@ -25,10 +26,16 @@ from .contract import (
 from .engine_info import EngineInfo
 from .quantization import FastGraph, Quantization
 from .schema import decode
+from .seal import DIGESTS, seal_faults, sealed
+from .staging import write_whole
+from .strict_json import read_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+UNSEALED_SCHEMA = 1  # had no digests
 MODEL_FILE = "model.json"
 BUNDLE_FILE = "manifest.json"
+
+ADDRESS_SPACE = 2**47  # bytes; no machine runs what has more
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -37,6 +44,19 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 WINDOW_ATTENTION = ("full", "block-causal")
+_COUNTS = (
+    "layers",
+    "hidden_size",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "tokenizer_size",
+    "max_positions",
+    "candidates",
+    "block_size",
+)
 
 
 class ManifestError(LopaError):
@@ -76,13 +96,16 @@ class ModelInfo:
             if getattr(self, name) not in known:
                 listed = ", ".join(str(item) for item in known)
                 found.append(f"{name} is {getattr(self, name)!r}, expected one of: {listed}")
-        for name in ("layers", "kv_heads", "head_dim", "candidates"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}, expected 1 or more")
-        ids = {"mask_token_id": self.mask_token_id, "pad_token_id": self.pad_token_id}
-        for name, value in ids.items():
+        ids = [("mask_token_id", self.mask_token_id), ("pad_token_id", self.pad_token_id)]
+        ids += [("stop_token_ids", value) for value in self.stop_token_ids]
+        for name, value in ids:
             if not 0 <= value < self.vocab_size:
                 found.append(f"{name} is {value}, outside the vocabulary of {self.vocab_size}")
+        if self.candidates > self.vocab_size:
+            found.append(f"candidates is {self.candidates}, the vocabulary {self.vocab_size}")
         if self.heads % max(self.kv_heads, 1):
             found.append(f"heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
         return found
@@ -135,6 +158,10 @@ class ModelManifest:
     files: dict[str, FileRecord]
     quantization: Quantization | None = None
 
+    def faults(self) -> list[str]:
+        """List contradictions between the fields."""
+        return _shared_faults(self)
+
     @property
     def model_dtype(self) -> str:
         """NumPy dtype name of caches and window outputs."""
@@ -159,15 +186,19 @@ class BundleManifest:
 
     def faults(self) -> list[str]:
         """List contradictions between the fields."""
-        found = [
+        found = _shared_faults(self)
+        found += [
             f"instances[{index}]: {fault}"
             for index, instance in enumerate(self.instances)
             for fault in instance.faults()
         ]
         if not self.instances:
             found.append("instances is empty, expected at least one")
-        if self.graph.file not in self.files:
-            found.append(f"graph.file {self.graph.file} is not listed in files")
+        for instance in self.instances:
+            inputs, outputs = self.tensor_specs(instance)
+            size = sum(spec.bytes for spec in (*inputs, *outputs))
+            if size > ADDRESS_SPACE:
+                found.append(f"a step of {instance.name} would have over 2^47 bytes of tensors")
         if self.fast is not None and self.fast.file not in self.files:
             found.append(f"fast.file {self.fast.file} is not listed in files")
         if self.engine.stamp is not None:
@@ -184,16 +215,49 @@ class BundleManifest:
         """NumPy dtype name of caches and window outputs."""
         return _cache_dtype(self.graph, self.quantization)
 
+    @property
+    def step_files(self) -> tuple[str, ...]:
+        """Names of the step graph and, where there is one, the fast graph."""
+        return (self.graph.file, *([] if self.fast is None else [self.fast.file]))
+
     def tensor_specs(
         self, instance: Instance
     ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Inputs and outputs of the engine at `instance`, in contract order."""
-        info, dtype = self.model, self.model_dtype
-        dims = (info.layers, info.kv_heads, info.head_dim)
-        return (
-            input_specs(instance, *dims, dtype),
-            output_specs(instance, *dims, info.candidates, dtype),
+        return step_specs(self, instance)
+
+
+def step_specs(
+    manifest: ModelManifest | BundleManifest, instance: Instance
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of the model's step at `instance`, in contract order."""
+    info, dtype = manifest.model, manifest.model_dtype
+    dims = (info.layers, info.kv_heads, info.head_dim)
+    return (
+        input_specs(instance, *dims, dtype),
+        output_specs(instance, *dims, info.candidates, dtype),
+    )
+
+
+def _shared_faults(manifest: ModelManifest | BundleManifest) -> list[str]:
+    """Contradictions between the fields that both kinds of manifest have."""
+    found = [
+        f"{key} is {value}, expected {known}"
+        for key, value, known in (
+            ("schema", manifest.schema, SCHEMA_VERSION),
+            ("contract", manifest.contract, CONTRACT_VERSION),
         )
+        if value != known
+    ]
+    for name, record in manifest.files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+            found.append(f"files names {name!r:.60}, which lies outside the folder")
+        if record.bytes < 0:
+            found.append(f"files.{name}.bytes is {record.bytes}, expected 0 or more")
+    if manifest.graph.file not in manifest.files:
+        found.append(f"graph.file {manifest.graph.file} is not listed in files")
+    return found
 
 
 def _cache_dtype(graph: GraphInfo, quantization: Quantization | None) -> str:
@@ -215,10 +279,10 @@ def model_hash(manifest: ModelManifest) -> str:
 
 
 def write_manifest(folder: Path, manifest: ModelManifest | BundleManifest) -> Path:
-    """Write the manifest of `folder` as sorted, indented JSON and return its path."""
+    """Write the manifest of `folder`, sealed, as sorted, indented JSON and return its path."""
     path = folder / (MODEL_FILE if isinstance(manifest, ModelManifest) else BUNDLE_FILE)
-    text = json.dumps(asdict(manifest), indent=2, sort_keys=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(sealed(asdict(manifest)), indent=2, sort_keys=True)
+    write_whole(path, (text + "\n").encode("utf-8"))
     return path
 
 
@@ -275,25 +339,53 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
-    if not path.is_file():
-        raise ManifestError(f"{path.parent} is not {kind}: no {path.name} in it")
-    again = "export" if path.name == MODEL_FILE else "build"
+def load_manifest(path: Path) -> dict[str, Any]:
+    """Read the JSON of a manifest whatever its seal and fields; raises ManifestError."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} is not valid JSON ({error}); {again} it again") from None
+        data = read_json(path)
+    except LopaError as error:
+        raise ManifestError(f"{error}; {_again(path)}") from None
+    except OSError as error:
+        raise ManifestError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"{path} holds {type(data).__name__}, expected an object")
     for key, known in (("schema", SCHEMA_VERSION), ("contract", CONTRACT_VERSION)):
         value = data.get(key)
         if isinstance(value, int) and value > known:
             raise ManifestError(
-                f"{path}: {key} version {value} is newer than {known}, the newest this lopa reads; "
-                "upgrade lopa or build the bundle again with this version"
+                f"{path}: {key} version {str(value)[:20]} is newer than {known}, the newest this "
+                "lopa reads; upgrade lopa or build the bundle again with this version"
             )
+    return data
+
+
+def decode_manifest(path: Path, data: Mapping[str, Any], cls: type[ManifestT]) -> ManifestT:
+    """Check every field of loaded JSON, digests apart; raises ManifestError listing all faults."""
     faults: list[str] = []
-    manifest = decode(cls, data, "", faults)
+    sections = {name: value for name, value in data.items() if name != DIGESTS}
+    manifest = decode(cls, sections, "", faults)
     if faults:
-        raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; {again} it again")
+        raise ManifestError(f"{path} is malformed: {'; '.join(faults)}; {_again(path)}")
     return typing.cast(ManifestT, manifest)
+
+
+def _read(path: Path, cls: type[ManifestT], kind: str) -> ManifestT:
+    if not path.is_file():
+        raise ManifestError(f"{path.parent} is not {kind}: no {path.name} in it")
+    data = load_manifest(path)
+    reseal = f"or accept it as it is with: lopa inspect {path.parent} --reseal"
+    if data.get("schema") == UNSEALED_SCHEMA and DIGESTS not in data:
+        raise ManifestError(
+            f"{path} is of schema {UNSEALED_SCHEMA}, which has no digests, so changes go unseen; "
+            f"{_again(path)}, {reseal}"
+        )
+    faults = seal_faults(data)
+    if faults:
+        raise ManifestError(
+            f"{path} is not as lopa wrote it: {'; '.join(faults)}; {_again(path)}, {reseal}"
+        )
+    return decode_manifest(path, data, cls)
+
+
+def _again(path: Path) -> str:
+    return f"{'export' if path.name == MODEL_FILE else 'build'} it again"

@@ -7,6 +7,8 @@ import typing
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+MAX_INTEGER = 2**63 - 1  # what other languages can hold
+
 
 def decode(expected: Any, value: Any, where: str, faults: list[str]) -> Any:
     """Turn JSON `value` at the path `where` into the type `expected`; faults are appended.
@@ -32,6 +34,8 @@ def decode(expected: Any, value: Any, where: str, faults: list[str]) -> Any:
     plain = origin or expected
     if plain in (tuple, dict) or type(value) is not plain:
         faults.append(f"{where} is {type(value).__name__}, expected {_type_name(expected)}")
+    elif plain is int and abs(value) > MAX_INTEGER:
+        faults.append(f"{where} is a number of {value.bit_length()} bits, expected at most 63")
     return value
 
 

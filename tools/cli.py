@@ -43,6 +43,9 @@ COMMANDS = (
 
 USER_ERROR, WRONG_USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 
+# Errors of a write that went through an open file, which has no name then.
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+
 # Import name of a library -> the extra that brings it.
 EXTRAS = {
     "torch": "export",
@@ -73,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return CLOSED_PIPE
     except OSError as error:
-        if error.filename is not None or error.errno != errno.ENOSPC:
+        if error.filename is not None or error.errno not in FULL:
             raise
         _discard_output()
         return report_error(LopaError(f"cannot write the output: {error.strerror}"))

@@ -127,7 +127,7 @@ def decode_options(args: argparse.Namespace) -> DecodeOptions:
 def _read_settings(path: Path) -> DecodeOptions:
     from ..runtime.contract import LopaError
     from ..runtime.options import DecodeOptions, check_types
-    from .strict_json import read_json
+    from ..runtime.strict_json import read_json
 
     found = read_json(path)
     if not isinstance(found, dict):

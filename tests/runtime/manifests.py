@@ -19,6 +19,7 @@ from lopa.runtime.manifest import (
     Source,
     write_manifest,
 )
+from lopa.runtime.seal import sealed
 
 INSTANCES = (Instance(1, 24, 64, 24), Instance(5, 24, 64, 120), Instance(1, 40, 64, 40))
 
@@ -62,10 +63,10 @@ def bundle_manifest(instances: tuple[Instance, ...] = INSTANCES, **model: Any) -
 
 
 def write_edited(folder: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
-    """Write a bundle manifest whose JSON went through `edit`; returns the folder."""
+    """Write a bundle manifest that went through `edit` and was sealed again; returns the folder."""
     path = write_manifest(folder, bundle_manifest())
     assert path == folder / BUNDLE_FILE
     data = json.loads(path.read_text(encoding="utf-8"))
     edit(data)
-    path.write_text(json.dumps(data), encoding="utf-8")
+    path.write_text(json.dumps(sealed(data)), encoding="utf-8")
     return folder

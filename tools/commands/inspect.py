@@ -1,7 +1,12 @@
 """Show what a bundle or model folder holds and verify it.
 
-Exit status 1 when a file is missing or differs from the manifest. With --settings, without FOLDER,
-every decode setting: which strategies have it, what it means, what it may be.
+Exit status 1 when a file is missing or differs from the manifest.
+
+A manifest carries digests of itself, and what was edited is refused by every command. --reseal
+accepts an edit made on purpose: it says what changed, checks the result and records it.
+
+With --settings, without FOLDER, every decode setting: which strategies have it, what it means, what
+it may be.
 """
 
 from __future__ import annotations
@@ -56,12 +61,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help='print the manifest with "verified" and "faults"'
     )
+    parser.add_argument(
+        "--reseal",
+        action="store_true",
+        help="accept the folder as it is: record files and digests again",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifest and what is wrong with the files, or the decode settings."""
+    """Print the manifest and what is wrong with the files, or the decode settings.
+
+    `--reseal` seals the manifest again first.
+    """
     if args.settings:
         return _print_settings(args.json)
+    if args.reseal:
+        return _reseal(args)
     manifest = _read(args.folder)
     faults = file_faults(args.folder, manifest.files)
     if args.json:
@@ -82,13 +97,31 @@ def _print_settings(as_json: bool) -> int:
     return 0
 
 
+def _reseal(args: argparse.Namespace) -> int:
+    from ..reseal import reseal
+
+    _check_folder(args.folder)
+    done = reseal(args.folder)
+    if args.json:
+        found = {"resealed": bool(done.changes), "changes": done.changes}
+        print(json.dumps({**asdict(done.manifest), **found}))
+        return 0
+    lines = [*done.changes] or ["nothing: all is as it was sealed, nothing was written"]
+    sections = [("changed", lines), ("engine", [done.unchecked or "agrees with the manifest"])]
+    print_report(f"{'resealed ' if done.changes else ''}{args.folder}", sections)
+    return 0
+
+
 def _read(folder: Path) -> BundleManifest | ModelManifest:
+    _check_folder(folder)
+    return read_bundle(folder) if (folder / BUNDLE_FILE).is_file() else read_model(folder)
+
+
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise LopaError(f"no folder {folder}, expected a bundle or an exported model folder")
-    if (folder / BUNDLE_FILE).is_file():
-        return read_bundle(folder)
-    if (folder / MODEL_FILE).is_file():
-        return read_model(folder)
+    if (folder / BUNDLE_FILE).is_file() or (folder / MODEL_FILE).is_file():
+        return
     raise LopaError(
         f"{folder} is neither a bundle ({BUNDLE_FILE}) nor an exported model folder ({MODEL_FILE})"
     )
@@ -122,5 +155,5 @@ def _shapes(manifest: BundleManifest | ModelManifest) -> list[Section]:
         ("instances", [f"the engine takes {shapes}:", *instance_lines(manifest.instances)]),
         ("cache", cache_lines(manifest)),
         ("memory", memory_lines(manifest)),
-        ("CUDA graphs", [GRAPHS[manifest.engine.target]]),
+        ("CUDA graphs", [GRAPHS.get(manifest.engine.target, "none: an unknown target")]),
     ]

@@ -14,7 +14,7 @@ from polygraphy.json import from_json, to_json
 from ...runtime.contract import INPUT_NAMES, Instance, LopaError, input_specs
 from ...runtime.manifest import BundleManifest, ModelInfo
 from ...runtime.staging import write_whole
-from ..strict_json import read_json
+from ...runtime.strict_json import read_json
 
 Feed = Mapping[str, NDArray[Any]]
 

@@ -95,6 +95,8 @@ def open_run(
         return {**summary, "started": before["started"]}, resume_samples(folder / FILE)
     if not force and (path.exists() or (folder / FILE).exists()):
         raise LopaError(f"{folder} has a run; --resume continues it, --force replaces it")
+    for draft in folder.glob(f".{SUMMARY}.*"):  # of a run that was killed while it began
+        draft.unlink()
     check_output(folder, force)
     for name in (FILE, SWEEP, CURVE, TUNED, SETTINGS):
         (folder / name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.contract import LopaError
-from ..strict_json import parse_json
+from ...runtime.strict_json import parse_json
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from ..status import EngineStatus
 from .buffers import Block, Buffers, DeviceBuffers, HostBuffers, Pair, Slot
 from .cuda_graphs import SessionGraphs
 from .processor import processor_saturates
+from .tensors import check_commit, check_step
 
 PROVIDERS = ("cpu", "cuda")
 COMMIT_FILE = "commit.onnx"
@@ -103,9 +104,12 @@ class OnnxRuntimeEngine:
         self._sessions = [self._open_step(folder / manifest.graph.file, threads)]
         if manifest.fast is not None and provider == "cpu":
             self._sessions.append(self._open_step(folder / manifest.fast.file, threads))
+        for session, file in zip(self._sessions, manifest.step_files, strict=False):
+            check_step(session, folder / file, manifest)
         self._buffers: Buffers
         if resident:
             commit = self._open(folder / COMMIT_FILE, threads, graphs=False)
+            check_commit(commit, folder / COMMIT_FILE, manifest)
             self._buffers = DeviceBuffers(self._ort, provider, commit)
         else:
             self._buffers = HostBuffers()

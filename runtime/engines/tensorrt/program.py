@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ...contract import INPUT_NAMES, OUTPUT_NAMES, ContractError, LopaError, TensorSpec
+from ...engine_check import ReportedTensor, check_tensors
 from ...engine_info import EngineStamp
 from ..status import EngineWarning
 from .kernel_cache import RuntimeCacheFile
 from .library import Product
 
-# NumPy dtype name -> what the library calls it.
+# What the library calls a type -> NumPy dtype name.
 _DATA_TYPES = {
-    "float32": "FLOAT",
-    "float16": "HALF",
-    "bfloat16": "BF16",
-    "int8": "INT8",
-    "int32": "INT32",
-    "bool": "BOOL",
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "INT32": "int32",
+    "BOOL": "bool",
 }
 # What the library's check of an engine finds -> what it means and what to do.
 _INVALID = {
@@ -102,14 +103,15 @@ class Program:
         context = self._engine.create_execution_context(self._settings)
         if context is None or not context.set_optimization_profile_async(profile, stream):
             raise LopaError(f"{self._path}: no context for profile {profile}: {self._log.take()}")
-        for spec in inputs:
-            if not context.set_input_shape(spec.name, spec.shape):
-                raise ContractError(
-                    f"{self._path}: profile {profile} takes no {spec.name} of shape "
-                    f"{list(spec.shape)}: {self._log.take()}; it is the engine of another model"
-                )
-        for spec in (*inputs, *outputs):
-            self._check(context, profile, spec)
+        refused = [spec for spec in inputs if not context.set_input_shape(spec.name, spec.shape)]
+        if refused:
+            shapes = ", ".join(f"{spec.name} of shape {list(spec.shape)}" for spec in refused)
+            raise ContractError(
+                f"{self._path}: profile {profile} takes no {shapes}: {self._log.take()}; "
+                "it is the engine of another model"
+            )
+        shape = f"profile {profile}"
+        check_tensors(str(self._path), self._tensors(context), {shape: (*inputs, *outputs)})
         context.set_device_memory(*activations)
         return context
 
@@ -135,17 +137,17 @@ class Program:
                 stacklevel=2,
             )
 
-    def _check(self, context: Any, profile: int, spec: TensorSpec) -> None:
-        """Compare one tensor with the contract."""
-        found = tuple(context.get_tensor_shape(spec.name))
-        dtype = self._engine.get_tensor_dtype(spec.name)
-        expected = getattr(self._library.DataType, _DATA_TYPES[spec.dtype])
-        if found != spec.shape or dtype != expected:
-            raise ContractError(
-                f"{self._path}: {spec.name} of profile {profile} is {_name(dtype)} {list(found)}, "
-                f"the manifest says {_name(expected)} {list(spec.shape)}; it is the engine of "
-                "another model"
+    def _tensors(self, context: Any) -> list[ReportedTensor]:
+        """The engine's tensors at the shapes that `context` was given."""
+        names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
+        return [
+            ReportedTensor(
+                name,
+                _numpy_name(self._engine.get_tensor_dtype(name)),
+                tuple(None if dim < 0 else int(dim) for dim in context.get_tensor_shape(name)),
             )
+            for name in names
+        ]
 
     def _context_settings(self) -> Any:
         """What contexts are made with: activation memory is ours; own graphs are turned on."""
@@ -163,5 +165,6 @@ class Program:
         return settings
 
 
-def _name(dtype: Any) -> str:
-    return str(dtype).rpartition(".")[2]
+def _numpy_name(dtype: Any) -> str:
+    name = str(dtype).rpartition(".")[2]
+    return _DATA_TYPES.get(name, name)

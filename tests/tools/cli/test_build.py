@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from lopa.graphs import bundle
-from lopa.runtime.manifest import read_bundle, read_model, verify_files
+from lopa.runtime.manifest import read_bundle, read_model, verify_files, write_manifest
 
-from ...export.tiny_checkpoint import edit_json, write_adapter, write_checkpoint
+from ...export.tiny_checkpoint import write_adapter, write_checkpoint
 from .conftest import Lopa
 
 BUILD = """
@@ -76,8 +77,9 @@ def test_context_is_never_longer_than_the_model(
     lopa: Lopa, tmp_path: Path, tiny_model: Path
 ) -> None:
     model = shutil.copytree(tiny_model, tmp_path / "model")
-    manifest = json.loads((model / "model.json").read_text(encoding="utf-8"))
-    edit_json(model / "model.json", model=manifest["model"] | {"max_positions": 96})
+    manifest = read_model(model)
+    short = dataclasses.replace(manifest.model, max_positions=96)
+    write_manifest(model, dataclasses.replace(manifest, model=short))
     plan = json.loads(lopa("build", model, "-o", tmp_path / "x", "--dry-run", "--json").out)
     assert {item["context"] for item in plan["instances"]} == {96}
     assert max(item["window"] for item in plan["instances"]) == 96

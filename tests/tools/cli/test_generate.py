@@ -310,7 +310,7 @@ def test_edited_engine_is_refused(lopa: Lopa, tiny_bundle: Path, tmp_path: Path)
 
 def test_newer_schema_is_refused(lopa: Lopa, tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(tiny_bundle, tmp_path / "bundle")
-    edit_json(bundle / "manifest.json", schema=2)
+    edit_json(bundle / "manifest.json", schema=3)
     shown = lopa("generate", bundle, "--prompt", "x")
     assert shown.status == 1
-    assert "manifest.json: schema version 2 is newer than 1" in shown.err
+    assert "manifest.json: schema version 3 is newer than 2" in shown.err

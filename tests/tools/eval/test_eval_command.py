@@ -39,6 +39,18 @@ def steady(found: Any) -> Any:
     return [steady(item) for item in found] if isinstance(found, list) else found
 
 
+def test_a_run_killed_while_it_began_is_resumed(
+    lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".summary.json.x1y2").write_text("{")
+    command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "-o", run]
+    shown = lopa(*command, "--limit", 1, "--resume")
+    assert shown.status == 0, shown.err
+    assert sorted(path.name for path in run.iterdir()) == ["samples.jsonl", "summary.json"]
+
+
 def test_samples_are_the_sessions_and_the_summary_sums_them_up(
     lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
 ) -> None:

@@ -131,16 +131,20 @@ def test_the_engine_of_another_model_is_refused(
     other = replace(manifest, model=replace(manifest.model, head_dim=8))
     with pytest.raises(ContractError) as error:
         TensorRtEngine(bundle, other)
-    assert "profile 0 takes no cache_keys of shape [2, 2, 64, 8]" in one_line(error)
+    assert (
+        "profile 0 takes no cache_keys of shape [2, 2, 64, 8], cache_values of shape [2, 2, 64, 8]"
+        in one_line(error)
+    )
     other = replace(manifest, model=replace(manifest.model, candidates=4))
     with pytest.raises(ContractError) as error:
         TensorRtEngine(bundle, other)
     assert (
-        "token_ids of profile 0 is INT32 [24, 16], the manifest says INT32 [24, 4]; "
-        "it is the engine of another model" in one_line(error)
+        "token_ids is [24, 16], the manifest says [24, 4] at profile 0; "
+        "log_probs is [24, 16], the manifest says [24, 4] at profile 0; build it again"
+        in one_line(error)
     )
     other = replace(manifest, graph=replace(manifest.graph, precision="fp16"))
-    with pytest.raises(ContractError, match=r"cache_keys of profile 0 is FLOAT .*says HALF"):
+    with pytest.raises(ContractError, match=r"cache_keys is float32, .* says float16"):
         TensorRtEngine(bundle, other)
 
 

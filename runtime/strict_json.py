@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..runtime.contract import LopaError
+from .contract import LopaError
 
 MAX_DIGITS = 1000  # of a whole number; Python's own limit is the interpreter's
 

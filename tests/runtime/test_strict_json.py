@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.contract import LopaError
-from lopa.tools.strict_json import parse_json
+from lopa.runtime.strict_json import parse_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
