@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..runtime.contract import LopaError
+from ..runtime.targets import TARGETS
 
 COMMANDS = (
     "export",
@@ -44,6 +45,7 @@ USER_ERROR, WRONG_USAGE, INTERRUPTED, CLOSED_PIPE = 1, 2, 130, 141
 
 # Import name of a library -> the extra that brings it.
 EXTRAS = {
+    **{row.library: row.extra for row in TARGETS.values()},
     "torch": "export",
     "safetensors": "export",
     "ml_dtypes": "export",
@@ -51,7 +53,6 @@ EXTRAS = {
     "onnx_ir": "export",
     "onnxscript": "export",
     "onnx_graphsurgeon": "export",
-    "onnxruntime": "cpu",
     "matplotlib": "report",
     "polygraphy": "parity",
 }
