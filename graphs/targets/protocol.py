@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime.contract import Instance
 from ...runtime.engine_info import EngineInfo
-from ...runtime.engines.devices import Devices
 from ...runtime.manifest import ModelManifest
 from .listener import BuildListener
 from .windows import WindowDefaults
+
+if TYPE_CHECKING:
+    from ...runtime.engines.devices import Devices
 
 
 @dataclass(frozen=True)
