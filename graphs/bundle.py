@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -21,9 +22,8 @@ from ..runtime.manifest import (
 from ..runtime.staging import check_output, staged_folder
 from .lint import check_graph
 from .targets import build_engine
+from .targets.fast import add_fast, read_fast
 from .targets.listener import BuildListener
-from .targets.onnxruntime.fast import add_fast, read_fast
-from .targets.tensorrt.settings import TensorRtSettings
 
 SILENT = BuildListener()
 
@@ -35,15 +35,15 @@ def build_bundle(
     *,
     target: str = "onnxruntime",
     fast: Path | None = None,
-    settings: TensorRtSettings | None = None,
+    settings: Any = None,
     listener: BuildListener = SILENT,
     force: bool = False,
 ) -> BundleManifest:
     """Build `model_folder` for `target` into the folder `out`.
 
     `fast` is a quantised folder of the same model, which the bundle then holds as well. `settings`
-    are those of the TensorRT targets. Files are checked against `model.json` and graphs are linted
-    first. Raises LopaError; `out` is then as it was before.
+    are of the class that the target offers (`targets/protocol.py`). Files are checked against
+    `model.json` and graphs are linted first. Raises LopaError; `out` is then as it was before.
     """
     check_output(out, force, model_folder, *([] if fast is None else [fast]))
     model = read_model(model_folder)
@@ -62,7 +62,7 @@ def build_bundle(
         )
         fast_graph = None
         if fast is not None and fast_model is not None:
-            fast_graph, added = add_fast(fast, fast_model, instances, stage)
+            fast_graph, added = add_fast(target, fast, fast_model, instances, stage)
             names += added
         for name in TOKENIZER_FILES:
             if name in model.files:

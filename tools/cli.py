@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..runtime.contract import LopaError
+from ..runtime.targets import TARGETS
 
 COMMANDS = (
     "export",
@@ -48,6 +49,7 @@ FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 # Import name of a library -> the extra that brings it.
 EXTRAS = {
+    **{row.library: row.extra for row in TARGETS.values()},
     "torch": "export",
     "safetensors": "export",
     "ml_dtypes": "export",
@@ -55,7 +57,6 @@ EXTRAS = {
     "onnx_ir": "export",
     "onnxscript": "export",
     "onnx_graphsurgeon": "export",
-    "onnxruntime": "cpu",
     "matplotlib": "report",
     "polygraphy": "parity",
 }

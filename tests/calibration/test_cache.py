@@ -25,8 +25,8 @@ from lopa.calibration.states import StateFolder, States
 from lopa.graphs.bundle import build_bundle
 from lopa.graphs.instances import plan_instances
 from lopa.graphs.lint import lint
+from lopa.graphs.targets.fast import read_fast
 from lopa.graphs.targets.integer_lint import placement_findings
-from lopa.graphs.targets.onnxruntime.fast import read_fast
 from lopa.graphs.weight_file import inline_pieces
 from lopa.runtime.contract import CACHE_WINDOWS, Instance, LopaError
 from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graphs.targets import TARGETS, check_target
+from ...graphs.targets import check_fast_target, check_target, offer_of, offers
 from ...graphs.targets.listener import BuildListener
 from ...runtime.contract import Instance, LopaError
+from ...runtime.targets import TARGETS
 from ..arguments import natural, path, positive, positives
 from ..display.progress import show_progress
 from ..display.report import (
@@ -29,13 +30,7 @@ from ..display.report import (
     version_lines,
 )
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
-from ..target_flags import (
-    add_precision_flags,
-    add_target_flags,
-    check_int8,
-    default_windows,
-    target_settings,
-)
+from ..target_flags import add_precision_flags, add_target_flags, check_int8, target_settings
 
 if TYPE_CHECKING:
     from ...runtime.manifest import BundleManifest
@@ -66,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder to write",
     )
     parser.add_argument("--adapter", metavar="DIR", type=path, help="PEFT LoRA folder to merge")
-    parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help=f"({TARGETS[0]})")
+    first = next(iter(TARGETS))
+    parser.add_argument("--target", choices=tuple(TARGETS), default=first, help=f"({first})")
     add_precision_flags(parser, PRECISIONS)
     parser.add_argument(
         "--fast-model",
@@ -86,15 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window",
         metavar="W,...",
         type=positives,
-        help="window tokens of a branch; what does not fit waits (default: the largest context on "
-        "onnxruntime, which runs the exact shape of a step; else two and four blocks)",
+        help="window tokens of a branch; what does not fit waits (default: "
+        f"{_defaults('window_text')})",
     )
     parser.add_argument(
         "--prefill",
         metavar="W,...",
         type=positives,
         help="window tokens of the anchor alone, for prompts and whole-sequence decoding "
-        "(default: the largest context; on TensorRT targets a quarter of it, too)",
+        f"(default: {_defaults('prefill_text')})",
     )
     parser.add_argument(
         "--context",
@@ -115,7 +111,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, or show the plan."""
     from ...graphs.bundle import build_bundle
-    from ...graphs.targets.onnxruntime.fast import check_fast_target
 
     started = time.perf_counter()
     settings = target_settings(args)
@@ -162,6 +157,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _defaults(text: str) -> str:
+    """What each kind of target does without a flag, by the name of a text of WindowDefaults."""
+    said: dict[str, list[str]] = {}
+    for target, offer in offers().items():
+        said.setdefault(getattr(offer.windows, text), []).append(target)
+    return "; ".join(f"on {', '.join(names)} {what}" for what, names in said.items())
+
+
 def _model_folder(path: Path) -> Path:
     return path.parent if path.is_file() else path
 
@@ -176,7 +179,7 @@ def _instances(args: argparse.Namespace, plan: SourcePlan) -> tuple[Instance, ..
             f"context {max(contexts)} is longer than the model's {positions} positions; "
             f"choose --context {positions} or less"
         )
-    windows, prefills = default_windows(args.target, plan.model, contexts)
+    windows, prefills = offer_of(args.target).windows.sizes(plan.model.block_size, contexts)
     return plan_instances(
         args.lookahead, args.window or windows, args.prefill or prefills, contexts
     )

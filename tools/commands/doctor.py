@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...runtime.targets import find_target, providers
 from ..arguments import path
 from ..display.report import Section, columns, print_report, size_text
 
@@ -27,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", nargs="?", type=path, help="try this bundle")
     parser.add_argument(
         "--provider",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help="of onnxruntime bundles (default: cpu)",
+        choices=providers(),
+        default=providers()[0],
+        help=f"of onnxruntime bundles (default: {providers()[0]})",
     )
     parser.add_argument(
         "--strict", action="store_true", help="fail when a CUDA graph cannot be captured"
@@ -64,8 +65,8 @@ def try_bundle(folder: Path, provider: str, strict: bool) -> EngineStatus:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EngineWarning)  # the status tells
         session = open_bundle(folder, provider=provider, strict=strict)
-        engine = session.engine
-        on_cpu = session.manifest.engine.target == "onnxruntime" and provider == "cpu"
+        engine, target = session.engine, session.manifest.engine.target
+        on_cpu = provider == "cpu" and provider in find_target(target).providers
         smallest = min(engine.instances, key=lambda shape: (shape.window_rows, shape.context))
         warm_up(engine, (smallest,) if on_cpu else engine.instances)
         return engine.status()

@@ -26,6 +26,7 @@ from ...runtime.manifest import (
     read_bundle,
     read_model,
 )
+from ...runtime.targets import TARGETS, find_target
 from ..arguments import path
 from ..display.memory import memory_lines
 from ..display.report import (
@@ -41,12 +42,6 @@ from ..display.report import (
     source_lines,
     version_lines,
 )
-
-GRAPHS = {
-    "onnxruntime": "with --provider cuda, one per instance; lopa doctor tries them",
-    "tensorrt": "one per instance, captured on its first step; lopa doctor tries them",
-    "tensorrt-rtx": "captured by the library inside its own calls; lopa doctor tries them",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,5 +150,14 @@ def _shapes(manifest: BundleManifest | ModelManifest) -> list[Section]:
         ("instances", [f"the engine takes {shapes}:", *instance_lines(manifest.instances)]),
         ("cache", cache_lines(manifest)),
         ("memory", memory_lines(manifest)),
-        ("CUDA graphs", [GRAPHS.get(manifest.engine.target, "none: an unknown target")]),
+        ("CUDA graphs", [_cuda_graphs(manifest.engine.target)]),
     ]
+
+
+def _cuda_graphs(target: str) -> str:
+    """How the steps of a target's bundles are launched."""
+    from ...runtime.engines import engine_folder
+
+    if target not in TARGETS:
+        return "none: an unknown target"
+    return engine_folder(find_target(target)).CUDA_GRAPHS[target]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,26 +17,44 @@ from ....runtime.contract import Instance, LopaError
 from ....runtime.engine_info import EngineInfo
 from ....runtime.engines.onnxruntime.engine import COMMIT_FILE, load_library
 from ....runtime.manifest import ModelManifest
+from ..listener import BuildListener
 from .experts import fuse_experts, has_experts
 from .integers import use_integer_kernels
 
-_PRECISIONS = ("fp32", "fp16")
 
-
-def check_precision(precision: str) -> None:
-    """Raise LopaError for a precision that the library has no kernels for."""
-    if precision not in _PRECISIONS:
-        raise LopaError(
-            f"onnxruntime runs {' and '.join(_PRECISIONS)} graphs, not {precision}; choose one "
-            "of them or a TensorRT target"
-        )
+def check_build(target: str, precision: str, settings: None) -> None:
+    """Raise LopaError if the library is absent."""
+    load_library()
 
 
 def build_engine(
-    model_folder: Path, manifest: ModelManifest, instances: tuple[Instance, ...], stage: Path
+    target: str,
+    model_folder: Path,
+    manifest: ModelManifest,
+    instances: tuple[Instance, ...],
+    stage: Path,
+    settings: None,
+    listener: BuildListener,
 ) -> tuple[EngineInfo, list[str]]:
     """Write the engine files into `stage` and load them once; returns record and file names."""
     library = load_library()
+    names = [*write_step(model_folder, manifest, stage), COMMIT_FILE]
+    onnx.save(commit_graph(manifest), stage / COMMIT_FILE)
+    _try_load(library, stage / manifest.graph.file)
+    return EngineInfo(target, dynamic=True, versions={"onnxruntime": library.__version__}), names
+
+
+def build_fast(
+    model_folder: Path, manifest: ModelManifest, instances: tuple[Instance, ...], to: Path
+) -> list[str]:
+    """Write the step graph alone and load it once: commits do not depend on the precision."""
+    names = write_step(model_folder, manifest, to)
+    _try_load(load_library(), to / manifest.graph.file)
+    return names
+
+
+def write_step(model_folder: Path, manifest: ModelManifest, stage: Path) -> list[str]:
+    """Write the step graph with the library's own operators; returns file names, graph first."""
     names = [manifest.graph.file, *(name for name in manifest.files if name.endswith(".data"))]
     graph = onnx.load(model_folder / manifest.graph.file, load_external_data=False)
     quantized = use_integer_kernels(graph)
@@ -47,17 +66,16 @@ def build_engine(
             shutil.copyfile(model_folder / name, stage / name)
         if quantized:
             onnx.save(graph, stage / manifest.graph.file)
-    onnx.save(commit_graph(manifest), stage / COMMIT_FILE)
+    return names
+
+
+def _try_load(library: Any, graph: Path) -> None:
     try:
         options = library.SessionOptions()
         options.log_severity_level = 3
-        library.InferenceSession(
-            str(stage / manifest.graph.file), options, providers=["CPUExecutionProvider"]
-        )
+        library.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library raises its own undocumented classes
         raise LopaError(f"onnxruntime cannot load the graph: {error}") from error
-    engine = EngineInfo("onnxruntime", dynamic=True, versions={"onnxruntime": library.__version__})
-    return engine, [*names, COMMIT_FILE]
 
 
 def commit_graph(manifest: ModelManifest) -> onnx.ModelProto:

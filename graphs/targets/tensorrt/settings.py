@@ -2,28 +2,121 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ....runtime.contract import LopaError
+from ....runtime.engine_info import HARDWARE_COMPATIBILITY
+from ..flags import flag
+from ..protocol import Offer
+from ..windows import STATIC_SHAPES
 from .traits import BuilderTraits
 
 PROFILING_VERBOSITY = ("layer-names-only", "detailed", "none")
 OPTIMIZATION_LEVELS = range(6)
+LARGEST_POOL = (1 << 63) - 1  # bytes, as the builder counts them
+_UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def workspace(text: str) -> int:
+    """Bytes of `workspace:N`: MiB, or with the unit B, K, M or G; raises LopaError."""
+    match = re.fullmatch(r"workspace:(\d+)([BKMG]?)(?:iB)?", text)
+    if match is None:
+        raise LopaError(f"expected workspace:N in MiB (or with B, K, M, G), got {text}")
+    size = int(match[1]) * _UNITS[match[2]]
+    if not 0 < size <= LARGEST_POOL:
+        raise LopaError(f"{text} is {size} bytes, expected 1 to 2^63 - 1")
+    return size
 
 
 @dataclass(frozen=True)
 class TensorRtSettings:
     """What a user may set; None or empty leaves the library's default."""
 
-    workspace: int | None = None  # bytes of scratch memory a kernel may use
-    optimization_level: int | None = None  # 0 builds fastest, 5 searches longest
-    profiling_verbosity: str | None = None
-    compute_capabilities: tuple[int, ...] = ()  # 89 stands for SM 8.9
-    hardware_compatibility: str = "none"
-    version_compatible: bool = False
-    timing_cache: Path | None = None  # read if it is there, written after the build
-    strict_timing_cache: bool = False  # a cache that does not serve is an error
-    layer_info: Path | None = None  # file for the engine inspector's JSON
+    compute_capabilities: tuple[int, ...] = field(
+        default=(),
+        metadata=flag(
+            "--sm",
+            metavar="N,...",
+            help="tensorrt-rtx: GPU generations the engine serves, 89 for SM 8.9 "
+            "(default 80,86,89,120); 75 and 121 are possible",
+        ),
+    )
+    workspace: int | None = field(
+        default=None,
+        metadata=flag(
+            "--mem-pool-size",
+            "--memPoolSize",
+            metavar="workspace:N",
+            parse=workspace,
+            help="scratch memory a kernel may use, MiB, or with B, K, M or G (default: all there "
+            "is)",
+        ),
+    )
+    optimization_level: int | None = field(
+        default=None,
+        metadata=flag(
+            "--builder-optimization-level",
+            "--builderOptimizationLevel",
+            metavar="N",
+            choices=OPTIMIZATION_LEVELS,
+            help="0 builds fastest, 5 searches longest for fast kernels (default 3)",
+        ),
+    )
+    profiling_verbosity: str | None = field(
+        default=None,
+        metadata=flag(
+            "--profiling-verbosity",
+            "--profilingVerbosity",
+            choices=PROFILING_VERBOSITY,
+            help="what the engine remembers of its layers (default layer-names-only)",
+        ),
+    )
+    layer_info: Path | None = field(
+        default=None,
+        metadata=flag(
+            "--export-layer-info",
+            "--exportLayerInfo",
+            metavar="FILE",
+            help="write the engine inspector's JSON (detailed verbosity; needs a GPU on both "
+            "targets)",
+        ),
+    )
+    hardware_compatibility: str = field(
+        default="none",
+        metadata=flag(
+            "--hardware-compatibility-level",
+            "--hardwareCompatibilityLevel",
+            choices=HARDWARE_COMPATIBILITY,
+            help="tensorrt: other GPUs the engine serves (default none)",
+        ),
+    )
+    version_compatible: bool = field(
+        default=False,
+        metadata=flag(
+            "--version-compatible",
+            "--versionCompatible",
+            help="tensorrt: newer versions of the library may run the engine",
+        ),
+    )
+    timing_cache: Path | None = field(
+        default=None,
+        metadata=flag(
+            "--timing-cache-file",
+            "--timingCacheFile",
+            metavar="FILE",
+            help="tensorrt: kernel timings to start from, written back after the build",
+        ),
+    )
+    strict_timing_cache: bool = field(
+        default=False,
+        metadata=flag(
+            "--error-on-timing-cache-miss",
+            "--errorOnTimingCacheMiss",
+            help="tensorrt: fail where the timing cache does not serve, instead of timing again",
+        ),
+    )
 
     def refused(self, traits: BuilderTraits) -> list[str]:
         """List the settings that a target has no use for, by flag, each with the reason."""
@@ -60,3 +153,14 @@ class TensorRtSettings:
             "profiling_verbosity": self.verbosity,
         }
         return {name: str(value) for name, value in chosen.items() if value is not None}
+
+
+OFFER = Offer(
+    "TensorRT",
+    ("fp32", "fp16", "bf16"),
+    STATIC_SHAPES,
+    TensorRtSettings,
+    "Each has its trtexec spelling and a kebab-case one. TensorRT 11 builds strongly typed "
+    "networks only: --best, calibration caches and layer precisions are gone, and --fp16, "
+    "--bf16 and --int8 say in which precision the graph is exported.",
+)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 
 import pytest
 from lopa.graphs.targets.tensorrt.settings import TensorRtSettings
-from lopa.runtime.manifest import ModelInfo, read_model
-from lopa.tools.target_flags import add_target_flags, default_windows, target_settings
+from lopa.tools.target_flags import add_target_flags, target_settings
 
 from .conftest import Lopa
 
@@ -40,7 +38,10 @@ def parse(target: str, *flags: str) -> TensorRtSettings | None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target")
     add_target_flags(parser)
-    return target_settings(parser.parse_args([f"--target={target}", *flags]))
+    found: TensorRtSettings | None = target_settings(
+        parser.parse_args([f"--target={target}", *flags])
+    )
+    return found
 
 
 @pytest.mark.parametrize("flags", [TRTEXEC, KEBAB])
@@ -152,28 +153,6 @@ def test_int8_needs_a_quantised_model_folder(
             f"lopa: error: --int8 needs a quantised model folder, {source} {found}"
         )
         assert shown.err.endswith("lopa calibrate MODEL --prompts FILE -o MODEL_INT8\n")
-
-
-@pytest.mark.parametrize(
-    ("block", "context", "windows", "prefills"),
-    [
-        (32, 1024, (64, 128), (256, 1024)),  # Dream
-        (4, 1024, (32, 64), (256, 1024)),  # SDAR
-        (32, 100, (64, 100), (25, 100)),
-        (16, 24, (24,), (6, 24)),
-    ],
-)
-def test_static_targets_get_windows_of_a_few_blocks(
-    tiny_model: Path,
-    block: int,
-    context: int,
-    windows: tuple[int, ...],
-    prefills: tuple[int, ...],
-) -> None:
-    model: ModelInfo = dataclasses.replace(read_model(tiny_model).model, block_size=block)
-    for target in ("tensorrt", "tensorrt-rtx"):
-        assert default_windows(target, model, (8, context)) == (windows, prefills)
-    assert default_windows("onnxruntime", model, (8, context)) == ((context,), (context,))
 
 
 def test_a_build_for_rtx(rtx: Any, lopa: Lopa, tiny_model: Path, tmp_path: Path) -> None:

@@ -6,24 +6,13 @@ from pathlib import Path
 
 import onnx
 
-from ....runtime.contract import Instance, LopaError
-from ....runtime.engines.onnxruntime.engine import COMMIT_FILE
-from ....runtime.manifest import ModelManifest, model_hash, read_model, verify_files
-from ....runtime.quantization import FastGraph
-from ...lint import check_graph
-from .build import build_engine
+from ...runtime.contract import Instance, LopaError
+from ...runtime.manifest import ModelManifest, model_hash, read_model, verify_files
+from ...runtime.quantization import FastGraph
+from ..lint import check_graph
+from . import build_fast, check_fast_target
 
-FAST_TARGETS = ("onnxruntime",)
 FOLDER = "fast"
-
-
-def check_fast_target(target: str) -> None:
-    """Raise LopaError unless bundles for `target` can hold a fast graph."""
-    if target not in FAST_TARGETS:
-        raise LopaError(
-            f"a bundle for {target} holds one precision, a fast model is for "
-            f"{', '.join(FAST_TARGETS)}; build a bundle of each"
-        )
 
 
 def read_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> ModelManifest:
@@ -47,7 +36,7 @@ def read_fast(folder: Path, model: ModelManifest, fast: Path, target: str) -> Mo
 
 
 def add_fast(
-    fast: Path, model: ModelManifest, instances: tuple[Instance, ...], stage: Path
+    target: str, fast: Path, model: ModelManifest, instances: tuple[Instance, ...], stage: Path
 ) -> tuple[FastGraph, list[str]]:
     """Build the graph of the model in `fast`, which `read_fast` gave, into a folder in `stage`.
 
@@ -59,7 +48,5 @@ def add_fast(
     )
     inner = stage / FOLDER
     inner.mkdir()
-    _, names = build_engine(fast, model, instances, inner)
-    (inner / COMMIT_FILE).unlink()  # commits do not depend on the precision
-    kept = [f"{FOLDER}/{name}" for name in names if name != COMMIT_FILE]
-    return FastGraph(kept[0], model.quantization), kept
+    names = [f"{FOLDER}/{name}" for name in build_fast(target, fast, model, instances, inner)]
+    return FastGraph(names[0], model.quantization), names

@@ -1,0 +1,28 @@
+"""Opens bundles for the TensorRT libraries (see `engines.EngineFolder`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...manifest import BundleManifest
+from ..protocol import Engine
+
+CUDA_GRAPHS = {
+    "tensorrt": "one per instance, captured on its first step; lopa doctor tries them",
+    "tensorrt-rtx": "captured by the library inside its own calls; lopa doctor tries them",
+}
+
+
+def open_engine(
+    folder: Path,
+    manifest: BundleManifest,
+    *,
+    provider: str,
+    threads: int,
+    strict: bool,
+    runtime_cache: Path | None,
+) -> Engine:
+    """Load the engine of a bundle onto the GPU."""
+    from .engine import TensorRtEngine
+
+    return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
