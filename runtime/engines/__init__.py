@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..contract import LopaError
 from ..manifest import BundleManifest
-from .protocol import Engine
+from .protocol import Program
 from .status import EngineWarning
 from .tensorrt.library import PRODUCTS
 
@@ -22,7 +22,7 @@ def open_engine(
     *,
     strict: bool = False,
     runtime_cache: Path | None = None,
-) -> Engine:
+) -> Program:
     """Load the engine of a bundle; raises LopaError naming the extra when its library is absent.
 
     `provider` and `threads` are for ONNX Runtime; TensorRT always runs on the GPU. With `strict` a
@@ -40,12 +40,12 @@ def open_engine(
             stacklevel=2,
         )
     if target == "onnxruntime":
-        from .onnxruntime.engine import OnnxRuntimeEngine
+        from .onnxruntime.program import OnnxRuntimeProgram
 
-        return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
+        return OnnxRuntimeProgram(folder, manifest, provider, threads, strict=strict)
     if target in PRODUCTS:
-        from .tensorrt.engine import TensorRtEngine
+        from .tensorrt.program import TensorRtProgram
 
-        return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
+        return TensorRtProgram(folder, manifest, strict=strict, runtime_cache=runtime_cache)
     known = ", ".join(("onnxruntime", *PRODUCTS))
     raise LopaError(f"bundle target {target!r} is not known to this lopa; known: {known}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from ....runtime.contract import Instance, LopaError
-from ....runtime.engines.onnxruntime.engine import COMMIT_FILE
+from ....runtime.engines.onnxruntime.buffers import COMMIT_FILE
 from ....runtime.manifest import ModelManifest, model_hash, read_model, verify_files
 from ....runtime.quantization import FastGraph
 from ...lint import check_graph

@@ -13,12 +13,13 @@ import pytest
 from lopa.runtime.contract import ContractError, LopaError
 from lopa.runtime.engines.cuda import Cuda, CudaError
 from lopa.runtime.engines.status import EngineWarning
-from lopa.runtime.engines.tensorrt.engine import TensorRtEngine
 from lopa.runtime.engines.tensorrt.library import load_library
+from lopa.runtime.engines.tensorrt.program import TensorRtProgram
 from lopa.runtime.engines.tensorrt.stamp import StampError, this_platform
 from lopa.runtime.manifest import read_bundle, record_files, write_manifest
 from lopa.runtime.session import open_bundle
 
+from ...engine_steps import state_of
 from ..cuda_double import Error
 from .bundle import ENGINE, GRAPH, VERSION, Doubles, install, write_bundle
 from .double import write_plan
@@ -130,18 +131,18 @@ def test_the_engine_of_another_model_is_refused(
     manifest = read_bundle(bundle)
     other = replace(manifest, model=replace(manifest.model, head_dim=8))
     with pytest.raises(ContractError) as error:
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
     assert "profile 0 takes no cache_keys of shape [2, 2, 64, 8]" in one_line(error)
     other = replace(manifest, model=replace(manifest.model, candidates=4))
     with pytest.raises(ContractError) as error:
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
     assert (
         "token_ids of profile 0 is INT32 [24, 16], the manifest says INT32 [24, 4]; "
         "it is the engine of another model" in one_line(error)
     )
     other = replace(manifest, graph=replace(manifest.graph, precision="fp16"))
     with pytest.raises(ContractError, match=r"cache_keys of profile 0 is FLOAT .*says HALF"):
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
 
 
 def test_the_engine_of_a_model_of_the_same_shape_is_refused(
@@ -322,7 +323,7 @@ def test_without_a_graph_steps_are_plain_and_right(
     with pytest.warns(EngineWarning, match=f"instance b.* runs without a CUDA graph: {reason}"):
         found = session.generate(prompt_ids=PROMPT, **SETTINGS)
     assert found.token_ids == expected.token_ids
-    plain = [graph for graph in session.engine.status().graphs if graph.state == "plain"]
+    plain = [graph for graph in state_of(session).status().graphs if graph.state == "plain"]
     assert plain
     assert all(graph.text.startswith("plain: ") for graph in plain)
     calls = doubles.cuda.calls
