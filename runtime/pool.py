@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from .contract import LopaError
 from .decoder import Decoder
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from .options import DecodeOptions
 
 MAX_DECODES = 1024
+POLL = 1.0  # seconds; how late a waiting thread sees a state whose holder vanished
 _SEVERAL = 0  # no thread has this number
 
 
 class PooledState:
-    """A decode state, the decoder made last for it, and the thread that holds it."""
+    """A decode state with the decoder made last for it."""
 
     def __init__(self, state: DecodeState, model: ModelInfo) -> None:
         self.state, self._model = state, model
-        self.holder: int | None = None
+        self.lease: weakref.ref[Lease] | None = None
         self._last: tuple[DecodeOptions, Decoder] | None = None
 
     def decoder(self, options: DecodeOptions) -> Decoder:
@@ -36,6 +37,20 @@ class PooledState:
         if self._last is None or self._last[0] != options:
             self._last = (options, options.decoder(self.state, self._model))
         return self._last[1]
+
+    @property
+    def holder(self) -> int | None:
+        """The thread that holds it, 0 for several, None when it is free."""
+        lease = None if self.lease is None else self.lease()
+        return None if lease is None else lease.holder
+
+
+class Lease:
+    """The right to use a state, for as long as this object exists or until it is given back."""
+
+    def __init__(self, holder: int) -> None:
+        self.holder = holder
+        self.pooled: PooledState
 
     def used_here(self) -> None:
         """Note that this thread goes on with a decode, perhaps one that another thread began."""
@@ -46,7 +61,8 @@ class PooledState:
 class StatePool:
     """At most `bound` states, made when they are needed first.
 
-    A state that is lost, by an interrupt between two lines, is made again.
+    A state is free when its lease is: whatever becomes of a decode, an interrupt between two lines
+    included, its state comes back.
     """
 
     def __init__(self, make: Callable[[], PooledState], bound: int) -> None:
@@ -57,67 +73,75 @@ class StatePool:
             )
         self.bound = bound
         self._make = make
-        self._alive: WeakSet[PooledState] = WeakSet()
-        # The garbage collector gives states back wherever it runs: only this queue allows that.
-        self._free: queue.SimpleQueue[PooledState] = queue.SimpleQueue()
-        self._making = threading.Lock()
+        self._states: list[PooledState] = []
+        self._lock = threading.Lock()  # of who takes; who gives must not need it
         self._waiting: set[int] = set()
+        # The garbage collector gives states back, anywhere: only this kind of queue allows that.
+        self._given: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
     def free(self) -> int:
         """States that a decode can take without waiting."""
-        return self.bound - sum(1 for pooled in list(self._alive) if pooled.holder is not None)
+        return self.bound - sum(pooled.holder is not None for pooled in self._states)
 
-    def take(self) -> PooledState:
-        """Take a state, and wait for one while others hold all; `give` it back.
+    @contextmanager
+    def borrow(self) -> Iterator[Lease]:
+        """Hold a state for the time of a block; waits while others hold all, first come first.
 
         Raises LopaError when none will come: every one is held by a stream of this thread, or of
         another that waits here, too. Streams that several threads have advanced do not count.
         """
-        pooled = self._ready() or self._wait()
-        pooled.holder = threading.get_ident()
-        return pooled
-
-    def give(self, pooled: PooledState) -> None:
-        """Give a state back, from any thread."""
-        pooled.holder = None
-        self._free.put(pooled)
-
-    @contextmanager
-    def borrow(self) -> Iterator[PooledState]:
-        """Hold a state for the time of a block."""
-        pooled = self.take()
+        lease = Lease(threading.get_ident())
         try:
-            yield pooled
+            self._take(lease)
+            yield lease
         finally:
-            self.give(pooled)
+            self._give(lease)
 
-    def _ready(self) -> PooledState | None:
-        """A free state, or a new one."""
+    def _take(self, lease: Lease) -> None:
+        with self._lock:
+            turn = not self._waiting
+            self._waiting.add(lease.holder)
         try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            pass
-        with self._making:
-            if len(self._alive) >= self.bound:
-                return None
-            pooled = self._make()
-            self._alive.add(pooled)
-            return pooled
+            while not (turn and self._granted(lease)):
+                self._check_that_others_go_on()
+                try:
+                    self._given.get(timeout=POLL)
+                except queue.Empty:
+                    pass
+                turn = True
+        finally:
+            self._waiting.discard(lease.holder)
 
-    def _wait(self) -> PooledState:
-        thread = threading.get_ident()
-        with self._making:
-            self._waiting.add(thread)
-            holders = [pooled.holder for pooled in list(self._alive)]
-            if len(holders) >= self.bound and self._waiting.issuperset(holders):
-                self._waiting.discard(thread)
+    def _granted(self, lease: Lease) -> bool:
+        """Lease a free state, or a new one."""
+        with self._lock:
+            pooled = next((item for item in self._states if item.holder is None), None)
+            if pooled is None:
+                if len(self._states) >= self.bound:
+                    return False
+                pooled = self._make()
+                self._states.append(pooled)
+            self._waiting.discard(lease.holder)
+            lease.pooled = pooled
+            pooled.lease = weakref.ref(lease)
+            return True
+
+    def _give(self, lease: Lease) -> None:
+        """Free the state from any thread, in whatever that thread was doing."""
+        pooled = getattr(lease, "pooled", None)
+        # A lease that is being collected was free already, perhaps it is someone else's by now.
+        if pooled is not None and pooled.lease is not None and pooled.lease() is lease:
+            pooled.lease = None
+        if self._given.qsize() < len(self._waiting):
+            self._given.put(None)
+
+    def _check_that_others_go_on(self) -> None:
+        with self._lock:
+            holders = {pooled.holder for pooled in self._states}
+            if len(self._states) >= self.bound and holders <= self._waiting:
                 raise LopaError(
                     f"all {self.bound} decodes of this session are held by unfinished streams that "
                     "wait for this one; finish or close a stream first, open the bundle with more "
                     "decodes, or use session.fork()"
                 )
-        try:
-            return self._free.get()
-        finally:
-            self._waiting.discard(thread)

@@ -115,8 +115,8 @@ class Session:
     @contextmanager
     def state(self) -> Iterator[DecodeState]:
         """Hold a decode state for direct use of the engine; its cache is anyone's afterwards."""
-        with self._pool.borrow() as pooled:
-            yield pooled.state
+        with self._pool.borrow() as lease:
+            yield lease.pooled.state
 
     def generate(
         self,
@@ -134,8 +134,8 @@ class Session:
         state. Raises LopaError where that would be for ever (see `stream`).
         """
         ids, options = self._prepared(prompt, prompt_ids, raw, options, settings)
-        with self._pool.borrow() as pooled:
-            return self._decode(pooled.decoder(options), ids, options.seed, on_step)
+        with self._pool.borrow() as lease:
+            return self._decode(lease.pooled.decoder(options), ids, options.seed, on_step)
 
     def _decode(
         self,
@@ -215,10 +215,10 @@ class Session:
 
     def _steps(self, ids: list[int], options: DecodeOptions) -> Iterator[StepEvent]:
         """Hold a state from the first step on."""
-        with self._pool.borrow() as pooled:
-            for event in pooled.decoder(options).steps(ids, options.seed):
+        with self._pool.borrow() as lease:
+            for event in lease.pooled.decoder(options).steps(ids, options.seed):
                 yield event
-                pooled.used_here()
+                lease.used_here()
 
     def encode(
         self, prompt: str | None, prompt_ids: Sequence[int] | None = None, raw: bool = False
