@@ -14,7 +14,7 @@ from ..graphs.lint import check_graph
 from ..graphs.targets.integer_lint import integer_findings
 from ..graphs.weight_file import write_pieces
 from ..runtime.contract import LopaError
-from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from ..runtime.manifest import (
     TOKENIZER_FILES,
     BundleManifest,
@@ -211,7 +211,7 @@ def _record(
 ) -> None:
     """Run the typical and the rare decodes with the original model: fill `states` and `answers`."""
     typical, rare = decodes
-    engine = OnnxRuntimeEngine(folder, bundle)
+    engine = OnnxRuntimeProgram(folder, bundle).decode_state()
     recorder = RecordingEngine(engine, bundle.model.mask_token_id, states)
     record_typical(recorder, bundle, typical, settings.typical, answers, progress)
     record_rare(recorder, bundle, rare, settings.samples, progress)

@@ -15,7 +15,7 @@ import onnx
 
 from ..graphs.targets.onnxruntime.integers import use_integer_kernels
 from ..graphs.weight_file import write_pieces
-from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from ..runtime.manifest import BundleManifest
 from .cache import CachePlan
 from .fidelity import Fidelity, Predicted, compare, same_tokens
@@ -99,7 +99,7 @@ class Gate:
             return Kept(steps, *same_tokens(list(self._pairs(folder, progress))))
 
     def _pairs(self, folder: Path, progress: Progress) -> Iterator[Pair]:
-        engine = OnnxRuntimeEngine(folder, self.manifest)
+        engine = OnnxRuntimeProgram(folder, self.manifest).decode_state()
         for number, expected in enumerate(self.answers):
             progress("decoding with the quantised model", number, len(self.answers))
             yield expected, self.decodes.run(number, engine, self.manifest)

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from ..runtime.engines.onnxruntime.engine import load_library
+from ..runtime.engines.onnxruntime.library import load_library
 
 
 def open_session(model: onnx.ModelProto, folder: Path) -> Any:

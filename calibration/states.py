@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runtime.contract import INPUT_NAMES, Instance
-from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.state import OnnxRuntimeState
 from ..runtime.engines.protocol import StepInputs, StepOutputs
 from ..runtime.engines.status import EngineStatus
 from ..runtime.staging import write_whole
@@ -121,7 +121,7 @@ def copy_feeds(inputs: StepInputs, cache: tuple[NDArray[Any], NDArray[Any]]) -> 
 class RecordingEngine:
     """An engine that writes down the inputs of some of its steps, a few of them in memory."""
 
-    def __init__(self, engine: OnnxRuntimeEngine, mask_token: int, states: StateFolder) -> None:
+    def __init__(self, engine: OnnxRuntimeState, mask_token: int, states: StateFolder) -> None:
         self.engine, self.mask_token, self.states = engine, mask_token, states
         self.start(TYPICAL, 0, 0)
 

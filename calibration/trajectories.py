@@ -10,7 +10,7 @@ from pathlib import Path
 from ..graphs.instances import plan_instances
 from ..runtime.contract import CONTRACT_VERSION, LopaError, misfit
 from ..runtime.engine_info import EngineInfo
-from ..runtime.engines.protocol import Engine
+from ..runtime.engines.protocol import DecodeState
 from ..runtime.manifest import (
     SCHEMA_VERSION,
     BundleManifest,
@@ -162,7 +162,7 @@ class Decodes:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def run(self, number: int, engine: Engine, manifest: BundleManifest) -> tuple[int, ...]:
+    def run(self, number: int, engine: DecodeState, manifest: BundleManifest) -> tuple[int, ...]:
         """Decode one; returns its tokens before the first stop token."""
         prompt = list(self.prompts[number])
         options = self.settings[number].resolved(len(prompt), manifest)

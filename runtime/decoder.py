@@ -22,7 +22,7 @@ from .branches import (
     write_tokens,
 )
 from .contract import Instance, LopaError, smallest_fit
-from .engines.protocol import Engine, StagingEngine, StepOutputs, TwoPrecisionEngine
+from .engines.protocol import DecodeState, StagingState, StepOutputs, TwoPrecisionState
 from .manifest import ModelInfo
 from .precision import PrecisionPolicy
 from .sampling import HeadRow, Predictions, Sampler, head_row
@@ -34,7 +34,8 @@ FULL = PrecisionPolicy()
 
 @dataclass(frozen=True)
 class StepEvent:
-    """What one step did. `tokens` and `masked` are views, valid until the next step.
+    """What one step did. `tokens` and `masked` are views, valid until the next step; the last
+    event of a decode keeps its own.
 
     Branches are in forward order: lookaheads by descending confidence, the anchor last.
     """
@@ -59,6 +60,11 @@ class StepEvent:
     def anchor_won(self) -> bool:
         """Whether the normal result was committed."""
         return self.winner == len(self.scores) - 1
+
+    def kept(self, limited: bool) -> StepEvent:
+        """The event with tokens of its own, and whether the decode ended for lack of room."""
+        tokens, masked = self.tokens.copy(), self.masked.copy()
+        return replace(self, tokens=tokens, masked=masked, limited=limited)
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,11 @@ class _Outcome:
 
 
 class Decoder:
-    """Decodes one prompt after the other with one engine, strategy and lookahead setting."""
+    """Decodes one prompt after the other with one state, strategy and lookahead setting."""
 
     def __init__(
         self,
-        engine: Engine,
+        state: DecodeState,
         model: ModelInfo,
         strategy: Strategy,
         lookahead: Lookahead,
@@ -100,15 +106,15 @@ class Decoder:
         precision: PrecisionPolicy = FULL,
         strict: bool = False,
     ) -> None:
-        self.engine, self.model = engine, model
+        self.state, self.model = state, model
         self.strategy, self.lookahead, self.sampler = strategy, lookahead, sampler
         self.precision, self.strict = precision, strict
-        self._staging = engine if isinstance(engine, StagingEngine) else None
-        sizes = sorted({instance.branches for instance in engine.instances})
+        self._staging = state if isinstance(state, StagingState) else None
+        sizes = sorted({instance.branches for instance in state.instances})
         self._counts = [size for size in sizes if size - 1 < lookahead.branches] + [
             lookahead.branches + 1
         ]
-        self._context = max(instance.context for instance in engine.instances)
+        self._context = max(instance.context for instance in state.instances)
         # One token more than slots: the store of the last block may predict the one behind it.
         self._pool = [
             Branch(self._context + 1, model.mask_token_id)
@@ -118,7 +124,7 @@ class Decoder:
     def steps(self, prompt: Sequence[int], seed: int = 0) -> Iterator[StepEvent]:
         """Decode `prompt`, yielding one event per engine run."""
         generator = np.random.default_rng(seed)
-        self.engine.reset()
+        self.state.reset()
         free = list(self._pool)
         anchor = free.pop()
         self.strategy.begin(anchor, prompt)
@@ -130,10 +136,12 @@ class Decoder:
             branches = [*lookaheads, anchor]
             fits = [self._advance(branch, len(branches)) for branch in branches]
             live = [branch for branch in branches if not self.strategy.finished(branch)]
-            if event is not None:  # only now is it known whether a block after the last has room
-                yield event if live or all(fits) else replace(event, limited=True)
-            if not live:
+            if not live:  # only now is it known whether a block after the last has room
+                if event is not None:
+                    yield event.kept(event.limited or not all(fits))
                 return
+            if event is not None:
+                yield event
             window = self.strategy.window(live)
             shape, plans = self._pack(live, window)
             if self._staging is not None:
@@ -169,7 +177,7 @@ class Decoder:
 
     def _advance(self, branch: Branch, count: int) -> bool:
         """Let the strategy add blocks where the widest instance for `count` branches allows."""
-        width = max((i.window for i in self.engine.instances if i.branches >= count), default=0)
+        width = max((i.window for i in self.state.instances if i.branches >= count), default=0)
         room = min(width, self._context - cached_end(branch.blocks))
         fits = self.strategy.advance(branch, room)
         if not fits and self.strict:
@@ -183,13 +191,13 @@ class Decoder:
         plans = plan_head_rows(live, window, self.model.logit_shift)
         count = sum(int((plan.offsets >= 0).sum()) for plan in plans)
         step = Instance(len(live), window.width(live), window.context, max(count, 1))
-        shape = self.engine.shape_for(step)
+        shape = self.state.shape_for(step)
         layout, inputs = layout_of(live, window), None
         if self._staging is not None:
             layout = layout.padded(shape.branches)
             inputs = self._staging.staged(shape, layout)
         if inputs is None:
-            inputs = self.engine.inputs(shape)
+            inputs = self.state.inputs(shape)
             write_layout(inputs, layout)
         write_tokens(inputs, live, window)
         inputs.head_rows[count:] = 0
@@ -200,14 +208,14 @@ class Decoder:
     def _run(self, run: _Run, generator: np.random.Generator) -> tuple[_Outcome, str]:
         """Run the packed step in the precision of the policy; also returns which it was."""
         if not self.precision.explores(run.window):
-            return self._judge(run, self.engine.run(run.shape), generator), "full"
-        assert isinstance(self.engine, TwoPrecisionEngine)
+            return self._judge(run, self.state.run(run.shape), generator), "full"
+        assert isinstance(self.state, TwoPrecisionState)
         before = generator.bit_generator.state
-        outcome = self._judge(run, self.engine.run_fast(run.shape), generator)
+        outcome = self._judge(run, self.state.run_fast(run.shape), generator)
         if not self._doubts(run, outcome):
             return outcome, "fast"
         generator.bit_generator.state = before
-        return self._judge(run, self.engine.run(run.shape), generator), "both"
+        return self._judge(run, self.state.run(run.shape), generator), "both"
 
     def _doubts(self, run: _Run, outcome: _Outcome) -> bool:
         """Whether rounding could have decided a fast step, which is then run again in full."""
@@ -238,7 +246,7 @@ class Decoder:
         for layout, width in next_layouts(live, window):
             for count in self._counts:
                 step = Instance(count, width, max(shape.context, layout.slots[1], 1), 1)
-                likely = smallest_fit(self.engine.instances, step)
+                likely = smallest_fit(self.state.instances, step)
                 if likely is None:
                     continue
                 padded = layout.padded(likely.branches)
@@ -262,7 +270,7 @@ class Decoder:
         if not window.commits:
             return saved
         rows = winner * shape.window + np.arange(window.commits)
-        self.engine.commit(rows, np.arange(window.start, window.commit_end))
+        self.state.commit(rows, np.arange(window.start, window.commit_end))
         if not (self.model.logit_shift and window.keeps_row):
             return None
         found = np.flatnonzero(plan.positions == window.commit_end)

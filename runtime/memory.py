@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from .contract import ELEMENT_BYTES, MODEL_DTYPES, Instance
+from .contract import CACHE_NAMES, ELEMENT_BYTES, MODEL_DTYPES, WINDOW_NAMES, Instance
 from .manifest import BundleManifest, ModelInfo
 
 
@@ -21,6 +22,23 @@ class InstanceMemory:
     def windows(self) -> int:
         """Keys and values of all branches."""
         return self.instance.branches * self.branch_window
+
+
+@dataclass(frozen=True)
+class DecodeMemory:
+    """Bytes of one decode, which every further one at the same time needs again.
+
+    Of every tensor there is one array, as large as the largest instance asks for.
+    """
+
+    cache: int  # keys and values of the largest context
+    windows: int  # keys and values of all branches of the widest step
+    host: int  # inputs and head outputs
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.cache + self.windows + self.host
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,20 @@ def bundle_memory(manifest: BundleManifest) -> BundleMemory:
             for item in manifest.instances
         ),
     )
+
+
+def decode_memory(manifest: BundleManifest) -> DecodeMemory:
+    """Add up the tensors of one decode; exact where instances share their arrays.
+
+    The CPU runs steps in their own shapes, whose head rows are rounded up to a multiple of 8.
+    """
+    largest: dict[str, int] = {}
+    for instance in manifest.instances:
+        for spec in chain(*manifest.tensor_specs(instance)):
+            largest[spec.name] = max(largest.get(spec.name, 0), spec.bytes)
+    cache = sum(largest.pop(name) for name in CACHE_NAMES)
+    windows = sum(largest.pop(name) for name in WINDOW_NAMES)
+    return DecodeMemory(cache, windows, host=sum(largest.values()))
 
 
 def smaller(manifest: BundleManifest) -> BundleManifest:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .contract import LopaError, misfit
 from .decoder import Decoder
-from .engines.protocol import Engine
+from .engines.protocol import DecodeState
 from .manifest import BundleManifest, ModelInfo
 from .precision import PrecisionPolicy
 from .prompt import PromptError
@@ -44,7 +44,7 @@ class Plan:
     precision: PrecisionPolicy
     strict: bool
 
-    def decoder(self, engine: Engine, model: ModelInfo) -> Decoder:
+    def decoder(self, engine: DecodeState, model: ModelInfo) -> Decoder:
         """Build the decoder."""
         return Decoder(
             engine,

@@ -1,11 +1,12 @@
-"""The public API: open a bundle, generate, stream one event per step."""
+"""The public API: open a bundle, generate, stream one event per step, from any thread."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from .contract import LopaError
 from .decoder import Decoder, StepEvent
 from .engines import open_engine
-from .engines.protocol import Engine
+from .engines.protocol import DecodeState, Program
 from .manifest import BundleManifest, read_bundle, verify_files
 from .memory import smaller
 from .options import DecodeOptions, Plan
+from .pool import PooledState, StatePool
 from .prompt import PromptError, TextCodec, stop_index
 
 
@@ -54,18 +56,67 @@ class Result:
         return self.tokens / self.steps if self.steps else 0.0
 
 
+class Tokenizer:
+    """The text codec of a bundle, loaded once on first use by whichever thread needs it."""
+
+    def __init__(self, folder: Path, manifest: BundleManifest) -> None:
+        self._folder, self._stops = folder, manifest.model.stop_token_ids
+        self._codec: TextCodec | None = None
+        self._loading = threading.Lock()
+
+    @property
+    def codec(self) -> TextCodec:
+        """The codec; raises PromptError where the bundle has none."""
+        with self._loading:
+            if self._codec is None:
+                self._codec = TextCodec(self._folder, self._stops)
+            return self._codec
+
+
 class Session:
-    """A loaded bundle. Not thread-safe: one session decodes one prompt at a time."""
+    """A loaded bundle, for any number of threads.
 
-    def __init__(self, folder: Path, manifest: BundleManifest, engine: Engine) -> None:
-        self.folder, self.manifest, self.engine = folder, manifest, engine
-        self._last: tuple[Plan, Decoder] | None = None
-        self._turn = 0  # decodes started so far; a stream ends when it is not the latest
+    Up to `decodes` prompts are decoded at the same time, each in a state of its own; who comes
+    later waits. Weights and tokenizer are loaded once.
+    """
 
-    @cached_property
+    def __init__(
+        self,
+        folder: Path,
+        manifest: BundleManifest,
+        program: Program,
+        decodes: int = 1,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        """Decode with `program`; states are made when they are needed first."""
+        self.folder, self.manifest, self.program = folder, manifest, program
+        self._tokenizer = tokenizer or Tokenizer(folder, manifest)
+        self._pool = StatePool(lambda: PooledState(program.decode_state(), manifest.model), decodes)
+
+    @property
     def codec(self) -> TextCodec:
         """Tokenizer and chat template, loaded on first use."""
-        return TextCodec(self.folder, self.manifest.model.stop_token_ids)
+        return self._tokenizer.codec
+
+    @property
+    def decodes(self) -> int:
+        """Most decodes at the same time."""
+        return self._pool.bound
+
+    @property
+    def free(self) -> int:
+        """How many more decodes could start now without waiting."""
+        return self._pool.free
+
+    def fork(self, decodes: int = 1) -> Session:
+        """Return a session with states of its own; program and tokenizer are shared."""
+        return Session(self.folder, self.manifest, self.program, decodes, self._tokenizer)
+
+    @contextmanager
+    def state(self) -> Iterator[DecodeState]:
+        """Hold a decode state for direct use of the engine; its cache is anyone's afterwards."""
+        with self._pool.borrow() as lease:
+            yield lease.pooled.state
 
     def generate(
         self,
@@ -79,15 +130,26 @@ class Session:
     ) -> Result:
         """Decode a prompt to the end; settings are those of DecodeOptions.
 
-        `on_step` is called after every step; its time does not count.
+        `on_step` is called after every step; its time does not count, nor does waiting for a free
+        state. Raises LopaError where that would be for ever (see `stream`).
         """
-        options = _merge(options, settings)
-        ids = self.encode(prompt, prompt_ids, raw)
+        ids, plan = self._prepared(prompt, prompt_ids, raw, options, settings)
+        with self._pool.borrow() as lease:
+            return self._decode(lease.pooled.decoder(plan), ids, plan.sampler.seed, on_step)
+
+    def _decode(
+        self,
+        decoder: Decoder,
+        ids: list[int],
+        seed: int,
+        on_step: Callable[[StepEvent], None] | None,
+    ) -> Result:
+        """Decode to the end; events are read while the decoder is still ours."""
         started = time.perf_counter()
         steps = forwards = rows = fast_steps = repeats = 0
         limited = False
         last: StepEvent | None = None
-        for last in self._start(ids, options):
+        for last in decoder.steps(ids, seed):
             runs = 2 if last.precision == "both" else 1
             steps, limited = steps + runs, limited or last.limited
             forwards += runs * len(last.scores)
@@ -126,28 +188,37 @@ class Session:
         options: DecodeOptions | None = None,
         **settings: Any,
     ) -> Iterator[StepEvent]:
-        """Decode a prompt, yielding one event per step."""
-        options = _merge(options, settings)
-        return self._start(self.encode(prompt, prompt_ids, raw), options)
+        """Decode a prompt, yielding one event per step.
 
-    def _start(self, ids: list[int], options: DecodeOptions) -> Iterator[StepEvent]:
-        """Check everything at once, then return the steps of a decode."""
+        Settings and prompt are checked at the call. From its first step on the stream holds one of
+        the session's states, until it ends, is closed, or is garbage-collected; whichever thread
+        goes on with it. To start a decode while unfinished streams of the same thread hold all
+        states is a LopaError, since none would ever be free.
+        """
+        ids, plan = self._prepared(prompt, prompt_ids, raw, options, settings)
+        return self._steps(ids, plan)
+
+    def _prepared(
+        self,
+        prompt: str | None,
+        prompt_ids: Sequence[int] | None,
+        raw: bool,
+        options: DecodeOptions | None,
+        settings: dict[str, Any],
+    ) -> tuple[list[int], Plan]:
+        """Check everything; returns token ids and the plan of the decode."""
+        options = _merge(options, settings)
+        ids = self.encode(prompt, prompt_ids, raw)
         options.check(self.manifest)
         options.check_prompt(len(ids), self.manifest)
-        decoder = self._decoder(options.resolved(len(ids), self.manifest))
-        return self._steps(decoder, ids, options.seed)
+        return ids, options.resolved(len(ids), self.manifest)
 
-    def _steps(self, decoder: Decoder, ids: list[int], seed: int) -> Iterator[StepEvent]:
-        """Yield the decoder's events while no other decode has taken over the engine's cache."""
-        self._turn += 1
-        turn = self._turn
-        for event in decoder.steps(ids, seed):
-            yield event
-            if self._turn != turn:
-                raise LopaError(
-                    "another decode was started on this session; finish one stream before the "
-                    "next, or open the bundle once per stream"
-                )
+    def _steps(self, ids: list[int], plan: Plan) -> Iterator[StepEvent]:
+        """Hold a state from the first step on."""
+        with self._pool.borrow() as lease:
+            for event in lease.pooled.decoder(plan).steps(ids, plan.sampler.seed):
+                yield event
+                lease.used_here()
 
     def encode(
         self, prompt: str | None, prompt_ids: Sequence[int] | None = None, raw: bool = False
@@ -171,12 +242,6 @@ class Session:
             raise PromptError("the prompt is empty; give at least one token")
         return ids
 
-    def _decoder(self, plan: Plan) -> Decoder:
-        """Return the decoder of a plan, kept while it stays the same."""
-        if self._last is None or self._last[0] != plan:
-            self._last = (plan, plan.decoder(self.engine, self.manifest.model))
-        return self._last[1]
-
 
 def open_bundle(
     path: str | Path,
@@ -187,6 +252,7 @@ def open_bundle(
     strict: bool = False,
     low_memory: bool = False,
     runtime_cache: Path | None = None,
+    decodes: int = 1,
 ) -> Session:
     """Load a bundle for decoding.
 
@@ -194,7 +260,8 @@ def open_bundle(
     lets the engine library choose. On a GPU `strict` makes a CUDA graph that cannot be captured an
     error. `low_memory` opens the instances of the smallest window alone (`memory.smaller`).
     `runtime_cache` is where TensorRT for RTX keeps the kernels it compiles, by default beside the
-    bundle. Raises LopaError for anything wrong with the bundle.
+    bundle. `decodes` is how many prompts may be decoded at the same time, from as many threads.
+    Raises LopaError for anything wrong with the bundle.
     """
     folder = Path(path)
     if folder.is_file():
@@ -206,10 +273,12 @@ def open_bundle(
         verify_files(folder, manifest.files)
     if low_memory:
         manifest = smaller(manifest)
-    engine = open_engine(
+    program = open_engine(
         folder, manifest, provider, threads, strict=strict, runtime_cache=runtime_cache
     )
-    return Session(folder, manifest, engine)
+    session = Session(folder, manifest, program, decodes)
+    with session.state():  # what is wrong with a first one is said here, not in the first decode
+        return session
 
 
 def _merge(options: DecodeOptions | None, settings: dict[str, Any]) -> DecodeOptions:

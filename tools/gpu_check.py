@@ -24,7 +24,8 @@ import numpy as np
 
 from ..runtime.contract import Instance, LopaError
 from ..runtime.engines.cuda import Cuda
-from ..runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from ..runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from ..runtime.engines.single import SingleState
 from ..runtime.manifest import read_bundle
 from ..runtime.session import Session, open_bundle
 from ..runtime.staging import check_file
@@ -115,8 +116,8 @@ def demo_bundle(folder: Path) -> Path:
 def parity(provider: str, bundle: Path) -> tuple[int, int]:
     """Decode the demo prompts on the CPU and on the device path; returns equal ones and all."""
     manifest = read_bundle(bundle)
-    engine = OnnxRuntimeEngine(bundle, manifest, provider, resident=True)
-    sessions = (open_bundle(bundle), Session(bundle, manifest, engine))
+    engine = OnnxRuntimeProgram(bundle, manifest, provider, resident=True).decode_state()
+    sessions = (open_bundle(bundle), Session(bundle, manifest, SingleState(engine)))
     lines = (DEMO / "samples.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines]
     same = 0

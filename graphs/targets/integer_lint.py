@@ -11,7 +11,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from ...runtime.contract import CACHE_WINDOWS
-from ...runtime.engines.onnxruntime.engine import load_library
+from ...runtime.engines.onnxruntime.library import load_library
 from ...runtime.manifest import ModelManifest
 from .onnxruntime.integers import use_integer_kernels
 

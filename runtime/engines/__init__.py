@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from ..contract import LopaError
 from ..manifest import BundleManifest
 from ..targets import TARGETS, Target, load_part
-from .protocol import Engine
+from .protocol import Program
 from .status import EngineWarning
 
 MAX_THREADS = 1024
@@ -31,7 +31,7 @@ class EngineFolder(Protocol):
         threads: int,
         strict: bool,
         runtime_cache: Path | None,
-    ) -> Engine:
+    ) -> Program:
         """Load the engine of a bundle and leave what the library has no use for.
 
         Raises LopaError naming the extra when the library is absent.
@@ -46,7 +46,7 @@ def open_engine(
     *,
     strict: bool = False,
     runtime_cache: Path | None = None,
-) -> Engine:
+) -> Program:
     """Load the engine of a bundle; raises LopaError naming the extra when its library is absent.
 
     `provider` and `threads` are for ONNX Runtime; TensorRT always runs on the GPU. With `strict` a

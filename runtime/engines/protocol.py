@@ -1,4 +1,4 @@
-"""What every engine library offers to the decoder."""
+"""What every engine library offers: a program, loaded once, and the states of its decodes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class StepOutputs:
     entropy: NDArray[np.float32]  # [R]
 
 
-class Engine(Protocol):
-    """A loaded engine with its static key/value cache.
+class DecodeState(Protocol):
+    """What one decode owns: inputs, outputs, key/value cache, and how its steps are launched.
 
-    One step: `shape_for`, fill the views of `inputs`, `run`, then `commit` the rows of the winner
-    (two-phase: keys and values of all branches are computed, only the winner's reach the cache).
+    It serves one thread at a time; states of one program may run at the same time. One step:
+    `shape_for`, fill the views of `inputs`, `run`, then `commit` the rows of the winner (two-phase:
+    keys and values of all branches are computed, only the winner's reach the cache).
     """
 
     @property
@@ -61,20 +62,20 @@ class Engine(Protocol):
         """Forget the cache contents."""
 
     def status(self) -> EngineStatus:
-        """Return library, device, memory, and how each instance's steps are launched."""
+        """Return what the program says, and how each instance's steps are launched here."""
 
 
 @runtime_checkable
-class TwoPrecisionEngine(Engine, Protocol):
-    """An engine that can run a step by the fast graph of a bundle, too."""
+class TwoPrecisionState(DecodeState, Protocol):
+    """A state that can run a step by the fast graph of a bundle, too."""
 
     def run_fast(self, shape: Instance) -> StepOutputs:
         """Run one step as `run` does, with the same inputs, cache and outputs."""
 
 
 @runtime_checkable
-class StagingEngine(Engine, Protocol):
-    """An engine on a device, whose next inputs can be prepared while a step runs.
+class StagingState(DecodeState, Protocol):
+    """A state on a device, whose next inputs can be prepared while a step runs.
 
     A layout names all inputs of a step but tokens, head rows and temperature.
     """
@@ -87,3 +88,24 @@ class StagingEngine(Engine, Protocol):
 
     def staged(self, shape: Instance, layout: Hashable) -> StepInputs | None:
         """Make views that hold `layout` the inputs of `shape`; None if it was not staged."""
+
+
+class Program(Protocol):
+    """A loaded engine: its library, its weights and its instances, which no decode changes.
+
+    It may be used from many threads. Where the library cannot run two decodes at the same time,
+    the states of a program take turns.
+    """
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Shapes the engine can run."""
+
+    def decode_state(self) -> DecodeState:
+        """Make a state for one more decode; raises LopaError where there is no memory for it."""
+
+    def status(self) -> EngineStatus:
+        """Return library, device, and memory: what is loaded once, and what each state adds."""
+
+
+Engine = DecodeState  # as options name what they make a decoder for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,17 @@ class GraphStatus:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """Library with its version, device, and bytes on the device by use; graphs by instance."""
+    """Library with its version, device, memory, and graphs by instance.
+
+    `memory` are the bytes, by use, of what all decodes share; `decode_memory` are those of each
+    decode that runs at the same time as others.
+    """
 
     library: str
     device: str
     memory: dict[str, int]
     graphs: tuple[GraphStatus, ...]
+    decode_memory: dict[str, int] = field(default_factory=dict)
 
 
 class EngineWarning(UserWarning):

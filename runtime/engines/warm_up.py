@@ -7,17 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..contract import Instance
-from .protocol import Engine
+from .protocol import DecodeState
 
 
-def warm_up(engine: Engine, shapes: Iterable[Instance]) -> None:
+def warm_up(state: DecodeState, shapes: Iterable[Instance]) -> None:
     """Run each shape once on an empty step; the cache is forgotten."""
     for shape in shapes:
-        engine.reset()
-        inputs = engine.inputs(shape)
+        state.reset()
+        inputs = state.inputs(shape)
         for view in vars(inputs).values():
             view[...] = 0
         np.fill_diagonal(inputs.isolation_mask, True)
         inputs.temperature[:] = 1
-        engine.run(shape)
-    engine.reset()
+        state.run(shape)
+    state.reset()

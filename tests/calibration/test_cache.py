@@ -29,7 +29,8 @@ from lopa.graphs.targets.fast import read_fast
 from lopa.graphs.targets.integer_lint import placement_findings
 from lopa.graphs.weight_file import inline_pieces
 from lopa.runtime.contract import CACHE_WINDOWS, Instance, LopaError
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.manifest import BundleManifest, read_model
 from lopa.runtime.memory import bundle_memory
 from lopa.runtime.options import DecodeOptions
@@ -147,7 +148,7 @@ def test_half_precision_graph(exports: Exports, tiny_checkpoint: Path, plan: Cac
     assert "cache_keys" in {item.name for item in open_session(model, graph.folder).get_inputs()}
 
 
-class _Rounding(OnnxRuntimeEngine):
+class _Rounding(OnnxRuntimeState):
     """The float engine, whose committed rows are rounded by NumPy."""
 
     plan: CachePlan
@@ -174,10 +175,12 @@ def test_decode_equals_the_float_model_with_a_rounded_cache(
     assert own.model_dtype == "int8"
     assert bundle_memory(own).cache * 4 == bundle_memory(plain).cache
     assert cache_lines(own) == ["8.19 kB for 64 slots"]  # 2 x 2 layers x 2 heads x 16 numbers
-    rounding = _Rounding(tmp_path / "plain", plain)
+    rounding = _Rounding(OnnxRuntimeProgram(tmp_path / "plain", plain))
     rounding.plan = plan
     for prompt in prompts(3):
-        found = decode(OnnxRuntimeEngine(tmp_path / "own", own), own, options, prompt)
+        found = decode(
+            OnnxRuntimeProgram(tmp_path / "own", own).decode_state(), own, options, prompt
+        )
         assert found == decode(rounding, plain, options, prompt)
 
 
@@ -189,7 +192,7 @@ def decode(engine: Any, manifest: BundleManifest, options: DecodeOptions, prompt
 @pytest.mark.parametrize("resident", [False, True])
 def test_commits_copy_the_integers(cached: Run, tmp_path: Path, resident: bool) -> None:
     manifest = build_bundle(cached.out, tmp_path / "own", INSTANCES)
-    engine = OnnxRuntimeEngine(tmp_path / "own", manifest, resident=resident)
+    engine = OnnxRuntimeProgram(tmp_path / "own", manifest, resident=resident).decode_state()
     shape = engine.shape_for(Instance(1, 32, 64, 32))
     inputs = engine.inputs(shape)
     inputs.input_ids[:] = np.arange(inputs.input_ids.size).reshape(inputs.input_ids.shape)

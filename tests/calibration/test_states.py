@@ -10,7 +10,7 @@ from lopa.calibration.trajectories import (
     rare_settings,
     typical_settings,
 )
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from lopa.runtime.manifest import read_model
 
 from .conftest import prompts
@@ -18,7 +18,7 @@ from .conftest import prompts
 
 def recorder(model: Path, folder: Path) -> RecordingEngine:
     bundle = calibration_bundle(read_model(model), 64)
-    engine = OnnxRuntimeEngine(model, bundle)
+    engine = OnnxRuntimeProgram(model, bundle).decode_state()
     return RecordingEngine(engine, bundle.model.mask_token_id, StateFolder(folder))
 
 

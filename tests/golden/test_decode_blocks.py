@@ -39,7 +39,7 @@ def _with_stop(session: Session, stop: int | None) -> Session:
     if stop is None:
         return session
     model = replace(session.manifest.model, stop_token_ids=(stop,))
-    return Session(session.folder, replace(session.manifest, model=model), session.engine)
+    return Session(session.folder, replace(session.manifest, model=model), session.program)
 
 
 def _llada_vanilla(data: dict[str, Any], settings: Settings) -> Settings:

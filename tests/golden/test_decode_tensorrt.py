@@ -14,6 +14,7 @@ import pytest
 from lopa.runtime.contract import Instance
 from lopa.runtime.session import open_bundle
 
+from ..runtime.engine_steps import state_of
 from ..runtime.engines.tensorrt.bundle import install, write_bundle
 from .cases import D2F_FILES, assert_none, read_file
 from .conftest import OpenGolden
@@ -43,7 +44,7 @@ def test_trajectories(
         for case in data["cases"][::STRIDE]
         for fault in decode_faults(session, case, published_options(file, case["settings"]))
     )
-    graphs = [graph for graph in session.engine.status().graphs if graph.state != "unused"]
+    graphs = [graph for graph in state_of(session).status().graphs if graph.state != "unused"]
     assert {graph.state for graph in graphs} == {"captured"}
     replays = sum(graph.replays for graph in graphs)
     assert replays == doubles.cuda.calls.count("cudaGraphLaunch")

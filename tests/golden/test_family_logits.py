@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from numpy.typing import NDArray
 
 from ..exported import Exports
-from ..runtime.engine_steps import open_engine
+from ..runtime.engine_steps import open_engine, state_of
 from .conftest import OpenGolden
 from .test_logits import Fields, Gap, compare_rows, read_cases
 
@@ -24,7 +24,7 @@ Check = Callable[["Calls", str, Fields], None]
 class Calls:
     """One engine with the block length its windows are block-causal by; None: full attention."""
 
-    engine: OnnxRuntimeEngine
+    engine: OnnxRuntimeState
     gap: Gap
     block: int | None
 
@@ -129,8 +129,9 @@ def test_reference_logits(
 ) -> None:
     session = open_golden(checkpoint)
     assert session.manifest.model.window_attention == FAMILIES[checkpoint][0]
-    assert isinstance(session.engine, OnnxRuntimeEngine)
-    _compare(golden, session.engine, session.manifest.model.block_size, checkpoint, kind)
+    engine = state_of(session)
+    assert isinstance(engine, OnnxRuntimeState)
+    _compare(golden, engine, session.manifest.model.block_size, checkpoint, kind)
 
 
 @pytest.mark.parametrize(("checkpoint", "kind"), EXPERTS)
@@ -150,7 +151,7 @@ def test_reference_logits_of_the_portable_graph(
 
 
 def _compare(
-    golden: Path, engine: OnnxRuntimeEngine, block_size: int, checkpoint: str, kind: str
+    golden: Path, engine: OnnxRuntimeState, block_size: int, checkpoint: str, kind: str
 ) -> None:
     attention, kinds = FAMILIES[checkpoint]
     cases = read_cases(golden, checkpoint)

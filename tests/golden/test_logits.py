@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from numpy.typing import NDArray
 
+from ..runtime.engine_steps import state_of
 from .conftest import OpenGolden
 
 TOLERANCE = 2e-4
@@ -83,9 +84,9 @@ def test_four_calls_sharing_a_cache(golden: Path, open_golden: OpenGolden, file:
     gap.check()
 
 
-def _engine(open_golden: OpenGolden, file: str) -> OnnxRuntimeEngine:
-    engine = open_golden(FILES[file]).engine
-    assert isinstance(engine, OnnxRuntimeEngine)
+def _engine(open_golden: OpenGolden, file: str) -> OnnxRuntimeState:
+    engine = state_of(open_golden(FILES[file]))
+    assert isinstance(engine, OnnxRuntimeState)
     return engine
 
 
@@ -99,7 +100,7 @@ def read_cases(golden: Path, file: str) -> dict[str, Fields]:
 
 
 def compare_rows(
-    engine: OnnxRuntimeEngine,
+    engine: OnnxRuntimeState,
     gap: Gap,
     name: str,
     ids: NDArray[np.int64],

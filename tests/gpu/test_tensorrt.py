@@ -68,9 +68,10 @@ def test_every_instance_is_captured(bundles: tuple[Path, Path], target: str) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = lopa.open_bundle(bundles[1], strict=True)
-        warm_up(session.engine, session.engine.instances)
+        with session.state() as state:
+            warm_up(state, state.instances)
     expected = "library" if target == "tensorrt-rtx" else "captured"
-    assert {graph.state for graph in session.engine.status().graphs} == {expected}
+    assert {graph.state for graph in state.status().graphs} == {expected}
 
 
 def test_replay_equals_plain_enqueue(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lopa
 import pytest
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.session import Session
 
 from .dense_model import DenseModel
@@ -12,7 +12,7 @@ from .engine_steps import open_engine
 
 
 @pytest.fixture(scope="session")
-def engine(tiny_bundle: Path) -> OnnxRuntimeEngine:
+def engine(tiny_bundle: Path) -> OnnxRuntimeState:
     """The tiny bundle's engine; tests that use its cache reset and fill it themselves."""
     return open_engine(tiny_bundle)
 

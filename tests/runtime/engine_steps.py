@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.manifest import read_bundle
+from lopa.runtime.session import Session
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
@@ -26,13 +28,19 @@ class Step:
     values: Floats
 
 
-def open_engine(bundle: Path) -> OnnxRuntimeEngine:
+def open_engine(bundle: Path) -> OnnxRuntimeState:
     """Open a bundle's engine on one thread of the CPU."""
-    return OnnxRuntimeEngine(bundle, read_bundle(bundle), "cpu", threads=1)
+    return OnnxRuntimeProgram(bundle, read_bundle(bundle), "cpu", threads=1).decode_state()
+
+
+def state_of(session: Session) -> Any:
+    """The state that the next decode of a session of one will use."""
+    with session.state() as state:
+        return state
 
 
 def run_step(
-    engine: OnnxRuntimeEngine,
+    engine: OnnxRuntimeState,
     ids: NDArray[Any],
     positions: NDArray[Any],
     visible: NDArray[np.bool_],
@@ -87,7 +95,7 @@ def by_branch(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return whole
 
 
-def cache(engine: OnnxRuntimeEngine, slots: int) -> tuple[Floats, Floats]:
+def cache(engine: OnnxRuntimeState, slots: int) -> tuple[Floats, Floats]:
     """Copy the first `slots` cache slots: keys and values [L, H, slots, D]."""
     keys, values = engine.cache()
     return keys[:, :, :slots].copy(), values[:, :, :slots].copy()

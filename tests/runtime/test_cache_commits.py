@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import ContractError, Instance
-from lopa.runtime.engines.onnxruntime.buffers import as_span
-from lopa.runtime.engines.onnxruntime.engine import COMMIT_FILE, OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.buffers import COMMIT_FILE, as_span
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE
 from .dense_model import DenseModel
@@ -34,7 +34,7 @@ def _block_causal(sizes: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.b
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, SIZES, st.integers(1, 4), st.integers(0, 6))
 def test_block_causal_commits_equal_one_fresh_prefill(
-    engine: OnnxRuntimeEngine, seed: int, sizes: list[int], branches: int, later: int
+    engine: OnnxRuntimeState, seed: int, sizes: list[int], branches: int, later: int
 ) -> None:
     """Block after block is committed from a random winner beside masked later positions."""
     rng = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ def test_block_causal_commits_equal_one_fresh_prefill(
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=5))
 def test_full_attention_commits_equal_the_same_windows_densely(
-    engine: OnnxRuntimeEngine, dense: DenseModel, seed: int, steps: list[tuple[int, int]]
+    engine: OnnxRuntimeState, dense: DenseModel, seed: int, steps: list[tuple[int, int]]
 ) -> None:
     """Each step: (positions committed, positions left open after them), two branches."""
     rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ def test_full_attention_commits_equal_the_same_windows_densely(
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, st.integers(1, 6), st.integers(1, 8), st.integers(2, 4))
 def test_single_phase_commit_is_legal_under_block_causal_masks(
-    engine: OnnxRuntimeEngine, seed: int, size: int, later: int, branches: int
+    engine: OnnxRuntimeState, seed: int, size: int, later: int, branches: int
 ) -> None:
     """The rows to cache do not depend on what each branch has in its later blocks."""
     rng = np.random.default_rng(seed)
@@ -101,7 +101,7 @@ def test_single_phase_commit_is_legal_under_block_causal_masks(
         assert np.abs(split - split[:, :, :1]).max() < 1e-5
 
 
-def test_single_phase_commit_is_illegal_under_full_attention(engine: OnnxRuntimeEngine) -> None:
+def test_single_phase_commit_is_illegal_under_full_attention(engine: OnnxRuntimeState) -> None:
     ids = np.array([[1, 2, 3, 4], [1, 2, 3, 5]])
     step = run_step(engine, ids, np.arange(4), by_branch(_full(4), _full(4)))
     assert np.array_equal(step.keys[0, :, :3], step.keys[0, :, 4:7])  # layer 0 sees no context
@@ -111,7 +111,7 @@ def test_single_phase_commit_is_illegal_under_full_attention(engine: OnnxRuntime
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(1, 12))
 def test_device_commit_graph_equals_the_host_commit(
-    engine: OnnxRuntimeEngine, tiny_bundle: Path, seed: int, count: int
+    engine: OnnxRuntimeState, tiny_bundle: Path, seed: int, count: int
 ) -> None:
     """`commit.onnx` with its output bound to the cache itself."""
     rng = np.random.default_rng(seed)
@@ -139,7 +139,7 @@ def test_device_commit_graph_equals_the_host_commit(
         assert np.array_equal(buffer.numpy(), expected)
 
 
-def test_uncommitted_slots_keep_their_contents(engine: OnnxRuntimeEngine) -> None:
+def test_uncommitted_slots_keep_their_contents(engine: OnnxRuntimeState) -> None:
     engine.reset()
     step = run_step(engine, np.arange(10)[None], np.arange(10), _full(10))
     engine.commit(np.arange(10), np.arange(10))
@@ -172,7 +172,7 @@ def test_commit_needs_a_run(tiny_bundle: Path) -> None:
         engine.commit(np.array([0]), np.array([0]))
 
 
-def test_a_step_beyond_every_instance_is_refused(engine: OnnxRuntimeEngine) -> None:
+def test_a_step_beyond_every_instance_is_refused(engine: OnnxRuntimeState) -> None:
     engine.reset()
     for step in (Instance(6, 8, 8, 8), Instance(1, 49, 8, 8), Instance(1, 8, 97, 8)):
         with pytest.raises(ContractError, match=f"no instance holds a step of {step.name}; the"):

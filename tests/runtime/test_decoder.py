@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lopa.runtime.blocks import Block, BlockState
 from lopa.runtime.branches import Branch, Window, flat_head_rows, pack_inputs, plan_head_rows
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.sampling import HeadRow, Sampler
 from lopa.runtime.scoring import BranchScore
 from lopa.runtime.session import Session
@@ -41,7 +41,7 @@ def _branches(rng: np.random.Generator, count: int) -> list[Branch]:
 
 
 def _score(
-    engine: OnnxRuntimeEngine, branches: list[Branch], window: Window
+    engine: OnnxRuntimeState, branches: list[Branch], window: Window
 ) -> list[tuple[float, list[int], list[float]]]:
     """Score, tokens (-1 = near-tie) and probabilities of every branch, from one step."""
     plans = plan_head_rows(branches, window, shift=1)
@@ -72,7 +72,7 @@ def _score(
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.booleans())
 def test_the_order_of_branches_changes_no_result(
-    engine: OnnxRuntimeEngine, seed: int, count: int, block_causal: bool
+    engine: OnnxRuntimeState, seed: int, count: int, block_causal: bool
 ) -> None:
     """Only an exact tie is decided by the order: the earlier branch wins."""
     rng = np.random.default_rng(seed)

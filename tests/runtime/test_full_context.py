@@ -36,7 +36,7 @@ def trained(session: Session, base: str, shift: int) -> Session:
         window_attention=attention,
         stop_token_ids=(),
     )
-    return Session(session.folder, replace(session.manifest, model=model), session.engine)
+    return Session(session.folder, replace(session.manifest, model=model), session.program)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.blocks import Block
 from lopa.runtime.branches import block_causal_mask
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.session import Session
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE
@@ -38,7 +39,7 @@ def trained(session: Session, base: str, shift: int) -> Session:
     """The session with the traits that `base` needs; the engine serves any."""
     attention = "block-causal" if base == "block-diffusion" else "full"
     model = replace(session.manifest.model, logit_shift=shift, window_attention=attention)
-    return Session(session.folder, replace(session.manifest, model=model), session.engine)
+    return Session(session.folder, replace(session.manifest, model=model), session.program)
 
 
 def threshold(base: str, given_settings: dict[str, Any], confidence: float) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def test_a_cache_refresh_runs_the_anchor_alone(session: Session, kind: str) -> N
 @settings(deadline=None, max_examples=8)
 @given(PROMPTS, SHIFTS, st.sampled_from(["prefix", "dual"]), st.integers(0, 4))
 def test_stored_blocks_are_what_a_fresh_forward_computes(
-    engine: OnnxRuntimeEngine,
+    engine: OnnxRuntimeState,
     session: Session,
     prompt: list[int],
     shift: int,
@@ -136,7 +137,7 @@ def test_stored_blocks_are_what_a_fresh_forward_computes(
 ) -> None:
     """Whichever branch won, the cache holds the keys and values of the tokens committed."""
     opened = trained(session, "block-diffusion", shift)
-    decoding = Session(opened.folder, opened.manifest, engine)
+    decoding = Session(opened.folder, opened.manifest, SingleState(engine))
     tokens = None
     for event in decoding.stream(
         prompt_ids=prompt,

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from lopa.runtime.contract import Instance, input_specs, output_specs
-from lopa.runtime.manifest import FileRecord
-from lopa.runtime.memory import bundle_memory, slot_bytes, smaller
+from lopa.runtime.engines.onnxruntime.buffers import HostBuffers
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.warm_up import warm_up
+from lopa.runtime.manifest import FileRecord, read_bundle
+from lopa.runtime.memory import bundle_memory, decode_memory, slot_bytes, smaller
 
 from .manifests import INSTANCES, bundle_manifest
 
@@ -55,3 +59,25 @@ def test_low_memory_keeps_the_smallest_window_that_holds_two_blocks() -> None:
     assert smaller(bundle_manifest(block_size=32)).instances == INSTANCES[2:]
     one = bundle_manifest(instances=(Instance(1, 8, 16, 8),))
     assert smaller(one) == one
+
+
+def test_each_further_decode_needs_exactly_what_the_manifest_says(tiny_bundle: Path) -> None:
+    """The static instances of the tiny bundle on the CPU, all of them run once."""
+    manifest = read_bundle(tiny_bundle)
+    static = replace(manifest, engine=replace(manifest.engine, dynamic=False))
+    program = OnnxRuntimeProgram(tiny_bundle, static, threads=1)
+    found = decode_memory(manifest)
+    # Keys and values of 2 layers x 2 heads x 16 numbers in float32: 512 bytes a slot.
+    assert (found.cache, found.windows) == (512 * 96, 512 * 240)
+    assert found.host == 240 * 240 + 96 + 3 * 4 * 240 + 4 + 240 * (16 * 8 + 4)
+    assert sum(program.status().decode_memory.values()) == found.total
+    for _ in range(2):
+        state = program.decode_state()
+        warm_up(state, program.instances)
+        assert isinstance(state._buffers, HostBuffers)
+        assert sum(array.nbytes for array in state._buffers._flat.values()) == found.total
+    resident = OnnxRuntimeProgram(tiny_bundle, manifest, threads=1, resident=True).status()
+    assert resident.decode_memory["cache"] == 512 * (64 + 96)
+    assert resident.decode_memory["windows"] == sum(
+        512 * instance.window_rows for instance in manifest.instances
+    )

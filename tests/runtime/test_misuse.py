@@ -23,16 +23,6 @@ PROMPT = [5, 17, 42, 8]
 SETTINGS: dict[str, Any] = {"block_size": 8, "max_new_tokens": 24}
 
 
-def test_a_stream_ends_when_another_decode_starts(tiny_bundle: Path) -> None:
-    session = open_bundle(tiny_bundle, threads=1)
-    expected = session.generate(prompt_ids=PROMPT, **SETTINGS).token_ids
-    first = session.stream(prompt_ids=PROMPT, **SETTINGS)
-    next(first)
-    assert session.generate(prompt_ids=PROMPT, **SETTINGS).token_ids == expected
-    with pytest.raises(LopaError, match="another decode was started on this session"):
-        next(first)
-
-
 def test_positions_left_masked_are_not_tokens(session: Session) -> None:
     result = session.generate(
         prompt_ids=PROMPT,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from numpy.typing import NDArray
 
 from ..export.tiny_checkpoint import MASK, TOKENIZER_SIZE
@@ -29,7 +29,7 @@ def _mask(rng: np.random.Generator, size: int) -> NDArray[np.bool_]:
     return (rng.random((size, size)) < 0.5) | np.eye(size, dtype=np.bool_)
 
 
-def _fill_cache(engine: OnnxRuntimeEngine, rng: np.random.Generator, slots: int) -> None:
+def _fill_cache(engine: OnnxRuntimeState, rng: np.random.Generator, slots: int) -> None:
     """Commit `slots` rows of random tokens."""
     engine.reset()
     if slots:
@@ -41,7 +41,7 @@ def _fill_cache(engine: OnnxRuntimeEngine, rng: np.random.Generator, slots: int)
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(2, 5), st.integers(0, 5))
 def test_branches_are_isolated(
-    engine: OnnxRuntimeEngine, seed: int, branches: int, other: int
+    engine: OnnxRuntimeState, seed: int, branches: int, other: int
 ) -> None:
     rng = np.random.default_rng(seed)
     _fill_cache(engine, rng, 6)
@@ -66,7 +66,7 @@ def test_branches_are_isolated(
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(1, 3), st.sampled_from([0, 5, 8]), st.integers(1, 8))
 def test_padding_changes_no_row(
-    engine: OnnxRuntimeEngine, seed: int, branches: int, cached: int, rows: int
+    engine: OnnxRuntimeState, seed: int, branches: int, cached: int, rows: int
 ) -> None:
     """Padded branches, window, context and head rows: as alone, and finite throughout."""
     rng = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def test_padding_changes_no_row(
         assert np.isfinite(values).all()
 
 
-def test_a_step_of_padding_only_is_finite(engine: OnnxRuntimeEngine) -> None:
+def test_a_step_of_padding_only_is_finite(engine: OnnxRuntimeState) -> None:
     ids = np.full((4, 3), MASK)
     step = run_step(engine, ids, np.zeros(3), np.eye(12, dtype=np.bool_), np.zeros(9, np.bool_))
     assert is_finite(step)
@@ -93,7 +93,7 @@ def test_a_step_of_padding_only_is_finite(engine: OnnxRuntimeEngine) -> None:
 @settings(deadline=None, max_examples=25)
 @given(SEEDS, st.integers(1, 3), st.sampled_from([0, 7, 12]), st.sampled_from([1.0, 0.5, 2.0]))
 def test_masks_with_holes_match_dense_attention(
-    engine: OnnxRuntimeEngine,
+    engine: OnnxRuntimeState,
     dense: DenseModel,
     seed: int,
     branches: int,
@@ -132,7 +132,7 @@ def test_masks_with_holes_match_dense_attention(
 
 @settings(deadline=None, max_examples=10)
 @given(SEEDS)
-def test_candidates_are_sorted_and_may_be_predicted(engine: OnnxRuntimeEngine, seed: int) -> None:
+def test_candidates_are_sorted_and_may_be_predicted(engine: OnnxRuntimeState, seed: int) -> None:
     rng = np.random.default_rng(seed)
     ids = _tokens(rng, 2, WINDOWS)
     visible = by_branch(*(_mask(rng, WINDOWS) for _ in range(2)))

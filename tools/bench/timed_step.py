@@ -15,7 +15,7 @@ import numpy as np
 
 from ...runtime.contract import Instance, LopaError, TensorSpec, input_specs, output_specs
 from ...runtime.engines.cuda import Cuda
-from ...runtime.engines.onnxruntime.engine import load_library
+from ...runtime.engines.onnxruntime.library import load_library
 from ...runtime.manifest import ModelInfo
 
 PRECISIONS = {"fp16": "float16", "fp32": "float32"}

@@ -30,7 +30,8 @@ class EngineContestant:
 
         self.session = open_bundle(path, threads=threads)
         self.seconds = 0.0
-        run = self.session.engine.run
+        with self.session.state() as state:
+            run = state.run
 
         def timed(shape: Any) -> Any:
             started = time.perf_counter()
@@ -38,7 +39,7 @@ class EngineContestant:
             self.seconds += time.perf_counter() - started
             return outputs
 
-        self.session.engine.run = timed  # type: ignore[method-assign]
+        state.run = timed  # type: ignore[method-assign]
 
     def decode(self, prompt: list[int], settings: dict[str, Any]) -> dict[str, Any]:
         """Decode with the saved engine."""

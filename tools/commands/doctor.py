@@ -65,11 +65,13 @@ def try_bundle(folder: Path, provider: str, strict: bool) -> EngineStatus:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EngineWarning)  # the status tells
         session = open_bundle(folder, provider=provider, strict=strict)
-        engine, target = session.engine, session.manifest.engine.target
+        target = session.manifest.engine.target
         on_cpu = provider == "cpu" and provider in find_target(target).providers
-        smallest = min(engine.instances, key=lambda shape: (shape.window_rows, shape.context))
-        warm_up(engine, (smallest,) if on_cpu else engine.instances)
-        return engine.status()
+        shapes = session.program.instances
+        smallest = min(shapes, key=lambda shape: (shape.window_rows, shape.context))
+        with session.state() as state:
+            warm_up(state, (smallest,) if on_cpu else shapes)
+            return state.status()
 
 
 def _machine_sections(machine: Machine) -> list[Section]:
@@ -98,6 +100,14 @@ def _bundle_sections(status: EngineStatus) -> list[Section]:
     width = max((len(name) for name, _ in graphs), default=0)
     return [
         ("runs", [f"yes, {status.library} on {status.device}"]),
-        ("memory", columns([(use, size_text(size)) for use, size in status.memory.items()])),
+        ("memory", _memory_lines(status)),
         ("CUDA graphs", [f"{name:<{width}}  {text}" for name, text in graphs] or ["none on a CPU"]),
     ]
+
+
+def _memory_lines(status: EngineStatus) -> list[str]:
+    """What is loaded once, what every decode at the same time adds, and the parts of that."""
+    once = ", ".join(f"{use} {size_text(size)}" for use, size in status.memory.items())
+    each = size_text(sum(status.decode_memory.values()))
+    parts = [(f"  {use}", size_text(size)) for use, size in status.decode_memory.items()]
+    return [f"{once} once, {each} for each decode at the same time:", *columns(parts)]

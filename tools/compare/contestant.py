@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...runtime.contract import LopaError
 from ...runtime.engines import open_engine
-from ...runtime.engines.protocol import Engine
+from ...runtime.engines.protocol import DecodeState
+from ...runtime.engines.single import SingleState
 from ...runtime.manifest import (
     BUNDLE_FILE,
     MODEL_FILE,
@@ -91,7 +92,7 @@ class Contestant:
     def open(self) -> ReplayEngine:
         """Load the engine; raises LopaError."""
         settings = self.settings
-        engine: Engine
+        engine: DecodeState
         if self.is_bundle:
             engine = open_engine(
                 self.folder,
@@ -100,7 +101,7 @@ class Contestant:
                 settings.threads,
                 strict=settings.strict,
                 runtime_cache=settings.runtime_cache,
-            )
+            ).decode_state()
         else:
             import torch
 
@@ -112,9 +113,9 @@ class Contestant:
             engine = EagerEngine(load_module(self.source), self.manifest.instances)
         return cast(ReplayEngine, engine)
 
-    def session(self, engine: Engine) -> Session:
+    def session(self, engine: DecodeState) -> Session:
         """A session that decodes with `engine`."""
-        return Session(self.tokenizer or self.folder, self.manifest, engine)
+        return Session(self.tokenizer or self.folder, self.manifest, SingleState(engine))
 
     def to_json(self) -> dict[str, Any]:
         """What the report says about this side."""

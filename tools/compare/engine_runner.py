@@ -14,7 +14,7 @@ from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
 from ...runtime.contract import Instance, LopaError, input_specs
-from ...runtime.engines.protocol import TwoPrecisionEngine
+from ...runtime.engines.protocol import TwoPrecisionState
 from ...runtime.manifest import BundleManifest
 from .feeds import Feed, shape_of
 from .recording import ReplayEngine
@@ -78,7 +78,7 @@ class EngineRunner(BaseRunner):  # type: ignore[misc]
         self._pack(engine, feed_dict, shape, rows)
         started = time.perf_counter()
         if self.fast:
-            assert isinstance(engine, TwoPrecisionEngine)
+            assert isinstance(engine, TwoPrecisionState)
             outputs = engine.run_fast(shape)
         else:
             outputs = engine.run(shape)

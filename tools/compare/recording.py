@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from ...calibration.states import copy_feeds
 from ...runtime.contract import Instance
-from ...runtime.engines.protocol import Engine, StepInputs, StepOutputs, TwoPrecisionEngine
+from ...runtime.engines.protocol import DecodeState, StepInputs, StepOutputs, TwoPrecisionState
 from ...runtime.engines.status import EngineStatus
 from .feeds import Feed
 
 
-class ReplayEngine(Engine, Protocol):
+class ReplayEngine(DecodeState, Protocol):
     """An engine whose cache and window can be read, and whose cache can be replaced."""
 
     def window(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -74,7 +74,7 @@ class Spread:
 
 
 class RecordingEngine:
-    """Passes every call to an engine and copies the inputs of its runs (see `Engine`)."""
+    """Passes every call to an engine and copies the inputs of its runs (see `DecodeState`)."""
 
     def __init__(self, engine: ReplayEngine, spread: Spread) -> None:
         self._engine, self._spread = engine, spread
@@ -99,7 +99,7 @@ class RecordingEngine:
 
     def run_fast(self, shape: Instance) -> StepOutputs:
         """Do the same by the fast graph of an engine that has one."""
-        assert isinstance(self._engine, TwoPrecisionEngine)
+        assert isinstance(self._engine, TwoPrecisionState)
         self._record(shape, fast=True)
         return self._engine.run_fast(shape)
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 
 from ....runtime.contract import Instance, LopaError
 from ....runtime.engine_info import EngineInfo
-from ....runtime.engines.onnxruntime.engine import COMMIT_FILE, load_library
+from ....runtime.engines.onnxruntime.buffers import COMMIT_FILE
+from ....runtime.engines.onnxruntime.library import load_library
 from ....runtime.manifest import ModelManifest
 from ..listener import BuildListener
 from .experts import fuse_experts, has_experts

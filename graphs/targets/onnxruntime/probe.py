@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....runtime.contract import LopaError
 from ....runtime.engines.devices import Devices
-from ....runtime.engines.onnxruntime.engine import load_library
+from ....runtime.engines.onnxruntime.library import load_library
 from ..protocol import Findings
 
 

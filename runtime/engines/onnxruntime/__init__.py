@@ -1,1 +1,1 @@
-"""ONNX Runtime: `engine.py` is the engine, the other files are its parts."""
+"""ONNX Runtime: `program.py` is what decodes share, `state.py` what each of them owns."""

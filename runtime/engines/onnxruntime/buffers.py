@@ -1,4 +1,4 @@
-"""Where the tensors of an ONNX Runtime engine live: host arrays, or values on a device.
+"""Where the tensors of a decode on ONNX Runtime live: host arrays, or values on a device.
 
 On a device every tensor keeps its address, so that captured CUDA graphs stay valid. What the host
 sends in a step lies in one block, what it receives in another, and one copy carries each. Keys and
@@ -15,8 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...contract import TensorSpec
+from ...contract import (
+    CACHE_NAMES,
+    HEAD_OUTPUT_NAMES,
+    HOST_INPUT_NAMES,
+    WINDOW_NAMES,
+    TensorSpec,
+    named,
+)
+from ...manifest import BundleManifest
+from ...memory import decode_memory
 from ..packing import Packing
+
+COMMIT_FILE = "commit.onnx"  # the graph of `DeviceBuffers.commit`, in every bundle
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ Pair = tuple[Slot, Slot]  # keys, values
 
 
 class Buffers(Protocol):
-    """Storage of one engine; what an earlier `generation` gave may be out of date."""
+    """Storage of one decode; what an earlier `generation` gave may be out of date."""
 
     generation: int
 
@@ -220,6 +231,29 @@ class DeviceBuffers:
     def _value(self, contents: NDArray[Any]) -> Any:
         """Put an array on the device; on the CPU the value keeps the array itself."""
         return self._library.OrtValue.ortvalue_from_numpy(contents, self._provider, 0)
+
+
+def host_memory(manifest: BundleManifest) -> dict[str, int]:
+    """Bytes of `HostBuffers` by use, once the largest instances have run."""
+    found = decode_memory(manifest)
+    return {"cache": found.cache, "windows": found.windows, "inputs and head outputs": found.host}
+
+
+def device_memory(manifest: BundleManifest) -> dict[str, int]:
+    """Bytes on the device of `DeviceBuffers` by use, once every instance has run."""
+    caches: dict[int, int] = {}
+    windows = blocks = 0
+    for instance in manifest.instances:
+        inputs, outputs = manifest.tensor_specs(instance)
+        caches[instance.context] = sum(spec.bytes for spec in named(inputs, CACHE_NAMES))
+        windows += sum(spec.bytes for spec in named(outputs, WINDOW_NAMES))
+        blocks += Packing.of(named(inputs, HOST_INPUT_NAMES)).size
+        blocks += Packing.of(named(outputs, HEAD_OUTPUT_NAMES)).size
+    return {
+        "cache": sum(caches.values()),
+        "windows": windows,
+        "inputs and head outputs": blocks,
+    }
 
 
 def as_span(indices: NDArray[np.intp]) -> slice | NDArray[np.intp]:

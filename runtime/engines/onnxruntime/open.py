@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...manifest import BundleManifest
-from ..protocol import Engine
+from ..protocol import Program
 
 CUDA_GRAPHS = {"onnxruntime": "with --provider cuda, one per instance; lopa doctor tries them"}
 
@@ -18,8 +18,8 @@ def open_engine(
     threads: int,
     strict: bool,
     runtime_cache: Path | None,
-) -> Engine:
+) -> Program:
     """Load the session of a bundle."""
-    from .engine import OnnxRuntimeEngine
+    from .program import OnnxRuntimeProgram
 
-    return OnnxRuntimeEngine(folder, manifest, provider, threads, strict=strict)
+    return OnnxRuntimeProgram(folder, manifest, provider, threads, strict=strict)

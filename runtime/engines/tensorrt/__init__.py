@@ -1,1 +1,1 @@
-"""TensorRT and TensorRT for RTX: `engine.py` is the engine, the other files are its parts."""
+"""TensorRT, TensorRT for RTX: `program.py` is what decodes share, `state.py` what each owns."""

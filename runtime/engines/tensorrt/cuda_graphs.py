@@ -7,6 +7,7 @@ change from step to step.
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...contract import LopaError
@@ -18,14 +19,22 @@ class StepRunner:
     """Puts steps of one instance on a stream, by graph where one can be captured.
 
     With `own_graphs` the library captures and replays inside its enqueue, and nothing is captured
-    here. With `strict` a graph that cannot be captured is an error, else a warning.
+    here. With `strict` a graph that cannot be captured is an error, else a warning. First runs hold
+    `lock`: the library compiles in them, and what it logs meanwhile is about them.
     """
 
     def __init__(
-        self, name: str, cuda: Cuda, context: Any, log: Any, own_graphs: bool, strict: bool
+        self,
+        name: str,
+        cuda: Cuda,
+        context: Any,
+        log: Any,
+        own_graphs: bool,
+        strict: bool,
+        lock: AbstractContextManager[Any],
     ) -> None:
         self._name, self._cuda, self._context, self._log = name, cuda, context, log
-        self._own_graphs, self._strict = own_graphs, strict
+        self._own_graphs, self._strict, self._lock = own_graphs, strict, lock
         self._bound: dict[str, int] = {}
         self._graph: Any = None
         self._warm = False
@@ -52,7 +61,8 @@ class StepRunner:
             self._bind(addresses)
         first = not self._warm
         if moved or first:
-            self._prepare(stream)
+            with self._lock:
+                self._prepare(stream)
         if self._graph is None:
             self._enqueue(stream)
         else:

@@ -29,13 +29,12 @@ class DeviceCache:
         """Allocate and clear; `slot_bytes` are the bytes of one slot in one plane."""
         self._cuda, self._stream = cuda, stream
         self._planes, self._slot = planes, slot_bytes
-        *smaller, largest = sorted(set(contexts))
-        self.size = planes * largest * slot_bytes  # of each of the two
+        self.size = planes * max(contexts) * slot_bytes  # of each of the two
         self.keys, self.values = memory.allocate(self.size), memory.allocate(self.size)
         for address in (self.keys, self.values):
             cuda.clear(address, self.size, stream)
-        self.scratch_size = planes * smaller[-1] * slot_bytes if smaller else 0
-        self._scratch = memory.allocate(self.scratch_size) if smaller else 0
+        scratch = planes * scratch_context(contexts) * slot_bytes
+        self._scratch = memory.allocate(scratch) if scratch else 0
         self.context = 0
 
     def reset(self) -> None:
@@ -75,6 +74,12 @@ class DeviceCache:
 
     def _copy(self, target: tuple[int, int], source: tuple[int, int], width: int) -> None:
         self._cuda.copy_rows(target, source, width, self._planes, self._stream)
+
+
+def scratch_context(contexts: tuple[int, ...]) -> int:
+    """Slots of the largest cache that can still grow: the largest context but one, or 0."""
+    smaller = sorted(set(contexts))[:-1]
+    return smaller[-1] if smaller else 0
 
 
 def runs(rows: NDArray[np.intp], slots: NDArray[np.intp]) -> list[tuple[int, int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...manifest import BundleManifest
-from ..protocol import Engine
+from ..protocol import Program
 
 CUDA_GRAPHS = {
     "tensorrt": "one per instance, captured on its first step; lopa doctor tries them",
@@ -21,8 +21,8 @@ def open_engine(
     threads: int,
     strict: bool,
     runtime_cache: Path | None,
-) -> Engine:
+) -> Program:
     """Load the engine of a bundle onto the GPU."""
-    from .engine import TensorRtEngine
+    from .program import TensorRtProgram
 
-    return TensorRtEngine(folder, manifest, strict=strict, runtime_cache=runtime_cache)
+    return TensorRtProgram(folder, manifest, strict=strict, runtime_cache=runtime_cache)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lopa.tools import machine
+from lopa.tools.display.report import size_text
 
 from ...runtime.engines.tensorrt.bundle import Doubles, install, write_bundle
 from .conftest import Lopa
@@ -107,6 +108,18 @@ def test_a_bundle_of_the_cpu(lopa: Lopa, tiny_bundle: Path) -> None:
     assert shown.status == 0
     assert "yes, onnxruntime 1." in shown.out
     assert "none on a CPU" in shown.out
+    found = json.loads(lopa("doctor", tiny_bundle, "--json").out)["bundle"]
+    weights = (tiny_bundle / "weights.data").stat().st_size
+    graphs = sum(path.stat().st_size for path in tiny_bundle.glob("*.onnx"))
+    assert found["memory"] == {"weights": weights + graphs}
+    # 256 bytes a slot, keys and values: 96 slots, 5 x 48 window rows.
+    assert found["decode_memory"] == {
+        "cache": 512 * 96,
+        "windows": 512 * 240,
+        "inputs and head outputs": 240 * 240 + 96 + 3 * 4 * 240 + 4 + 240 * (16 * 8 + 4),
+    }
+    total = size_text(sum(found["decode_memory"].values()))
+    assert f"weights {size_text(weights + graphs)} once, {total} for each decode" in shown.out
 
 
 def test_a_bundle_whose_graphs_are_captured(

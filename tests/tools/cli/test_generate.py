@@ -9,7 +9,7 @@ from typing import Any
 
 import lopa as package
 import pytest
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 
 from ...export.tiny_checkpoint import MASK, edit_json
 from .conftest import Lopa
@@ -272,14 +272,14 @@ def test_failed_decode_leaves_the_old_trace(
     trace = tmp_path / "trace.jsonl"
     trace.write_text("old", encoding="utf-8")
     runs = iter(range(3))
-    run = OnnxRuntimeEngine.run
+    run = OnnxRuntimeState.run
 
-    def stop_at_third(self: OnnxRuntimeEngine, *arguments: Any) -> Any:
+    def stop_at_third(self: OnnxRuntimeState, *arguments: Any) -> Any:
         if next(runs) == 2:
             raise KeyboardInterrupt
         return run(self, *arguments)
 
-    monkeypatch.setattr(OnnxRuntimeEngine, "run", stop_at_third)
+    monkeypatch.setattr(OnnxRuntimeState, "run", stop_at_third)
     assert lopa("generate", tiny_bundle, "--prompt", "x", "--trace", trace).status == 130
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
     assert trace.read_text(encoding="utf-8") == "old"

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from lopa.runtime.contract import LopaError
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session
 from lopa.tools.compare import bisect as module
@@ -30,8 +31,8 @@ def record(bundle: Path, prompts: Sequence[list[int]], **settings: Any) -> list[
     """At most four steps of decoding."""
     manifest = read_bundle(bundle)
     spread = Spread(4)
-    engine = RecordingEngine(OnnxRuntimeEngine(bundle, manifest, threads=1), spread)
-    session = Session(bundle, manifest, engine)
+    engine = RecordingEngine(OnnxRuntimeProgram(bundle, manifest, threads=1).decode_state(), spread)
+    session = Session(bundle, manifest, SingleState(engine))
     for prompt in prompts:
         session.generate(prompt_ids=prompt, **settings)
     return [step.feed for step in spread.chosen]
@@ -54,7 +55,9 @@ def test_the_parts_make_the_whole(tiny_bundle: Path, feeds: list[Feed]) -> None:
     for cut in graph.cuts:
         streams = [left[0] for left in module._run(graph, cut, feeds, streams, False, 1)]
     runner = EngineRunner(
-        lambda: OnnxRuntimeEngine(tiny_bundle, manifest, threads=1), manifest, "whole"
+        lambda: OnnxRuntimeProgram(tiny_bundle, manifest, threads=1).decode_state(),
+        manifest,
+        "whole",
     )
     with runner:
         for feed, log_probs in zip(feeds, streams, strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from lopa.export.source import open_source
 from lopa.runtime.contract import ContractError, Instance
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session, open_bundle
 from lopa.tools.compare.eager_engine import EagerEngine, load_module
@@ -26,7 +27,7 @@ def test_it_decodes_what_the_bundle_decodes(
     engine: EagerEngine, tiny_bundle: Path, strategy: str
 ) -> None:
     bundle = open_bundle(tiny_bundle, threads=1)
-    eager = Session(tiny_bundle, bundle.manifest, engine)
+    eager = Session(tiny_bundle, bundle.manifest, SingleState(engine))
     for prompt in PROMPTS:
         one, two = (
             session.generate(

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lopa.runtime.contract import Instance, LopaError, input_specs
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.engines.protocol import StepOutputs
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session
 from lopa.tools.compare.engine_runner import EngineRunner
@@ -43,7 +45,7 @@ def test_what_is_kept_is_spread_over_all(limit: int, count: int) -> None:
         assert gaps.max() <= 4 * -(-count // limit)
 
 
-class _Watched(OnnxRuntimeEngine):
+class _Watched(OnnxRuntimeState):
     """Keeps copies of what every run gave."""
 
     seen: list[Outputs]
@@ -65,10 +67,10 @@ class _Watched(OnnxRuntimeEngine):
 def decoded(tiny_bundle: Path) -> tuple[list[Feed], list[Outputs]]:
     """Feeds and outputs of all steps of three decodes, cache and lookahead included."""
     manifest = read_bundle(tiny_bundle)
-    engine = _Watched(tiny_bundle, manifest, threads=1)
+    engine = _Watched(OnnxRuntimeProgram(tiny_bundle, manifest, threads=1))
     engine.seen = []
     spread = Spread(1000)
-    session = Session(tiny_bundle, manifest, RecordingEngine(engine, spread))
+    session = Session(tiny_bundle, manifest, SingleState(RecordingEngine(engine, spread)))
     for prompt in PROMPTS:
         session.generate(prompt_ids=prompt, confidence=0.3, max_new_tokens=32)
     assert len(spread.chosen) == len(engine.seen) > 20
@@ -96,7 +98,9 @@ def test_recorded_steps_give_the_same_again(
     """Also where every step is padded to a static instance and the buffers are OrtValues."""
     manifest = read_bundle(tiny_bundle)
     runner = EngineRunner(
-        lambda: OnnxRuntimeEngine(tiny_bundle, manifest, threads=1, resident=resident),
+        lambda: OnnxRuntimeProgram(
+            tiny_bundle, manifest, threads=1, resident=resident
+        ).decode_state(),
         manifest,
         "again",
     )
@@ -115,8 +119,10 @@ def test_every_run_is_recorded_with_the_graph_that_made_it(
 ) -> None:
     manifest = read_bundle(two_precisions)
     spread = Spread(1000)
-    engine = RecordingEngine(OnnxRuntimeEngine(two_precisions, manifest, threads=1), spread)
-    result = Session(two_precisions, manifest, engine).generate(
+    engine = RecordingEngine(
+        OnnxRuntimeProgram(two_precisions, manifest, threads=1).decode_state(), spread
+    )
+    result = Session(two_precisions, manifest, SingleState(engine)).generate(
         prompt_ids=PROMPTS[0],
         confidence=0.3,
         max_new_tokens=32,
@@ -138,14 +144,16 @@ def test_every_run_is_recorded_with_the_graph_that_made_it(
 
 def test_recorded_steps_run_again_by_their_graph(two_precisions: Path) -> None:
     manifest = read_bundle(two_precisions)
-    engine = _Watched(two_precisions, manifest, threads=1)
+    engine = _Watched(OnnxRuntimeProgram(two_precisions, manifest, threads=1))
     engine.seen = []
     spread = Spread(1000)
-    session = Session(two_precisions, manifest, RecordingEngine(engine, spread))
+    session = Session(two_precisions, manifest, SingleState(RecordingEngine(engine, spread)))
     session.generate(
         prompt_ids=PROMPTS[0], confidence=0.3, max_new_tokens=16, precision_policy="auto"
     )
-    runner = EngineRunner(lambda: OnnxRuntimeEngine(two_precisions, manifest), manifest, "again")
+    runner = EngineRunner(
+        lambda: OnnxRuntimeProgram(two_precisions, manifest).decode_state(), manifest, "again"
+    )
     differ = []
     with runner:
         for step, expected in zip(spread.chosen, engine.seen, strict=True):

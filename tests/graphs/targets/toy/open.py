@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
-from lopa.runtime.engines.protocol import Engine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.protocol import Program
 from lopa.runtime.manifest import BundleManifest
 
 CUDA_GRAPHS = {"toy": "none, it is a toy"}
@@ -17,5 +17,5 @@ def open_engine(
     threads: int,
     strict: bool,
     runtime_cache: Path | None,
-) -> Engine:
-    return OnnxRuntimeEngine(folder, manifest, "cpu", threads)
+) -> Program:
+    return OnnxRuntimeProgram(folder, manifest, "cpu", threads)

@@ -11,8 +11,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from lopa.runtime.contract import HEAD_OUTPUT_NAMES, HOST_INPUT_NAMES, Instance
-from lopa.runtime.engines.onnxruntime import engine as engine_module
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime import state as state_module
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
 from lopa.runtime.engines.packing import ALIGNMENT
 from lopa.runtime.engines.protocol import StepOutputs
 from lopa.runtime.manifest import read_bundle
@@ -41,11 +42,11 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return CountedValue.copies
 
 
-def open_resident(folder: Path) -> OnnxRuntimeEngine:
-    return OnnxRuntimeEngine(folder, read_bundle(folder), threads=1, resident=True)
+def open_resident(folder: Path) -> OnnxRuntimeState:
+    return OnnxRuntimeProgram(folder, read_bundle(folder), threads=1, resident=True).decode_state()
 
 
-def run(engine: OnnxRuntimeEngine, shape: Instance, seed: int) -> StepOutputs:
+def run(engine: OnnxRuntimeState, shape: Instance, seed: int) -> StepOutputs:
     """Run a step whose every input is random."""
     random = np.random.default_rng(seed)
     inputs = engine.inputs(shape)
@@ -83,7 +84,7 @@ def test_packed_steps_are_bit_by_bit_those_of_host_arrays(tiny_bundle: Path) -> 
     manifest = read_bundle(tiny_bundle)
     packed = open_resident(tiny_bundle)
     fixed = replace(manifest, engine=replace(manifest.engine, dynamic=False))
-    plain = OnnxRuntimeEngine(tiny_bundle, fixed, threads=1)
+    plain = OnnxRuntimeProgram(tiny_bundle, fixed, threads=1).decode_state()
     for shape in sorted(manifest.instances, key=lambda item: item.context):
         for seed in range(2):
             found, expected = run(packed, shape, seed), run(plain, shape, seed)
@@ -101,7 +102,7 @@ def test_packed_steps_are_bit_by_bit_those_of_host_arrays(tiny_bundle: Path) -> 
 
 def test_addresses_never_change(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured graphs read and write the addresses that were bound first."""
-    monkeypatch.setattr(engine_module, "KEPT_SHAPES", 1)  # a limit of exact shapes alone
+    monkeypatch.setattr(state_module, "KEPT_SHAPES", 1)  # a limit of exact shapes alone
     bound: list[tuple[str, int]] = []
     for kind in ("bind_input", "bind_output"):
         real = getattr(onnxruntime.IOBinding, kind)

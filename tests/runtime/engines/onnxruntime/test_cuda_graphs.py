@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from lopa.runtime.contract import Instance, LopaError
 from lopa.runtime.engines.onnxruntime.cuda_graphs import SessionGraphs
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.engines.status import EngineWarning
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session, open_bundle
+
+from ...engine_steps import state_of
 
 PROMPT = [5, 17, 42, 8, 99, 3]
 SETTINGS: dict[str, Any] = {"lookahead": 3, "max_new_tokens": 24}
@@ -36,11 +40,11 @@ class Watched:
 
 def watched(folder: Path, broken: bool, strict: bool = False) -> tuple[Session, Watched]:
     manifest = read_bundle(folder)
-    engine = OnnxRuntimeEngine(folder, manifest, "cpu", threads=1, resident=True)
-    engine._graphs = SessionGraphs(manifest.instances, strict)
-    session = Watched(engine._sessions[0], broken)
-    engine._sessions = [session]
-    return Session(folder, manifest, engine), session
+    program = OnnxRuntimeProgram(folder, manifest, "cpu", threads=1, resident=True)
+    session = Watched(program.sessions[0], broken)
+    program.sessions = [session]
+    state = OnnxRuntimeState(program, SessionGraphs(manifest.instances, strict))
+    return Session(folder, manifest, SingleState(state)), session
 
 
 def test_every_instance_has_an_id_of_its_own(tiny_bundle: Path) -> None:
@@ -48,7 +52,7 @@ def test_every_instance_has_an_id_of_its_own(tiny_bundle: Path) -> None:
     shapes = [event.shape for event in session.stream(prompt_ids=PROMPT, **SETTINGS)]
     instances: list[Instance] = list(session.manifest.instances)
     assert runs.ids == [str(instances.index(shape) + 1) for shape in shapes]
-    states = {graph.instance: graph.state for graph in session.engine.status().graphs}
+    states = {graph.instance: graph.state for graph in state_of(session).status().graphs}
     assert len(states) == len(instances)
     assert {name for name, state in states.items() if state == "library"} == {
         shape.name for shape in shapes
@@ -61,7 +65,7 @@ def test_a_capture_that_fails_falls_back_to_plain_runs(tiny_bundle: Path) -> Non
     with pytest.warns(EngineWarning, match="runs without a CUDA graph: operation not permitted w"):
         found = session.generate(prompt_ids=PROMPT, **SETTINGS)
     assert found.token_ids == expected.token_ids
-    used = [graph for graph in session.engine.status().graphs if graph.state == "plain"]
+    used = [graph for graph in state_of(session).status().graphs if graph.state == "plain"]
     assert len(runs.ids) == found.steps + len(used), "each failed once and never again"
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from lopa.runtime.contract import Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.onnxruntime.state import OnnxRuntimeState
+from lopa.runtime.engines.single import SingleState
 from lopa.runtime.manifest import BundleManifest, read_bundle
 from lopa.runtime.session import Session
 
@@ -20,15 +22,15 @@ from ...engine_steps import gap, run_step
 PROMPTS = ([3, 1, 4, 1, 5], list(range(40)), [9, 2, 6])
 Trajectory = list[tuple[int, tuple[float, ...], list[int], int]]
 
-PATHS: dict[str, Callable[[Path, BundleManifest], OnnxRuntimeEngine]] = {
-    "static": lambda folder, manifest: OnnxRuntimeEngine(
+PATHS: dict[str, Callable[[Path, BundleManifest], OnnxRuntimeState]] = {
+    "static": lambda folder, manifest: OnnxRuntimeProgram(
         folder,
         dataclasses.replace(manifest, engine=dataclasses.replace(manifest.engine, dynamic=False)),
         threads=1,
-    ),
-    "resident": lambda folder, manifest: OnnxRuntimeEngine(
+    ).decode_state(),
+    "resident": lambda folder, manifest: OnnxRuntimeProgram(
         folder, manifest, threads=1, resident=True
-    ),
+    ).decode_state(),
 }
 
 
@@ -46,7 +48,7 @@ def test_decoding_is_the_same_on_every_path(
 ) -> None:
     manifest = read_bundle(tiny_bundle)
     engine = PATHS[path](tiny_bundle, manifest)
-    other = Session(tiny_bundle, manifest, engine)
+    other = Session(tiny_bundle, manifest, SingleState(engine))
     settings = {"lookahead": 3, "max_new_tokens": 40, "window_attention": attention}
     for prompt in PROMPTS:
         expected = _decode(session, prompt, **settings)
@@ -70,14 +72,14 @@ def test_static_paths_run_instances_only(tiny_bundle: Path, path: str) -> None:
     assert engine.shape_for(Instance(1, 3, 2, 1)) == Instance(1, 24, 64, 24)
 
 
-def test_exact_shapes_pad_context_and_head_rows_only(engine: OnnxRuntimeEngine) -> None:
+def test_exact_shapes_pad_context_and_head_rows_only(engine: OnnxRuntimeState) -> None:
     engine.reset()
     assert engine.shape_for(Instance(2, 11, 3, 5)) == Instance(2, 11, 64, 8)
     assert engine.shape_for(Instance(2, 11, 3, 22)) == Instance(2, 11, 64, 22)
     assert engine.shape_for(Instance(1, 11, 70, 9)) == Instance(1, 11, 96, 11)
 
 
-def test_shapes_do_not_disturb_each_other(engine: OnnxRuntimeEngine) -> None:
+def test_shapes_do_not_disturb_each_other(engine: OnnxRuntimeState) -> None:
     """Buffers are shared between shapes; each run writes all that it reads."""
     engine.reset()
     first = np.array([[7, 8, 9, 10, 11, 12]])

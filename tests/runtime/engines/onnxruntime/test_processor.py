@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lopa.runtime.engines.onnxruntime import engine, processor
+from lopa.runtime.engines.onnxruntime import processor, program
+from lopa.runtime.engines.onnxruntime.library import load_library
 from lopa.runtime.engines.onnxruntime.processor import integers_saturate, processor_saturates
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.quantization import Quantization
@@ -37,7 +38,7 @@ def test_quantised_bundles_ask_for_exact_integers(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries: list[tuple[str, str]] = []
-    library = engine.load_library()
+    library = load_library()
 
     class Options(library.SessionOptions):  # type: ignore[misc, name-defined]
         def add_session_config_entry(self, key: str, value: str) -> None:
@@ -45,10 +46,10 @@ def test_quantised_bundles_ask_for_exact_integers(
             super().add_session_config_entry(key, value)
 
     monkeypatch.setattr(library, "SessionOptions", Options)
-    monkeypatch.setattr(engine, "processor_saturates", lambda: True)
+    monkeypatch.setattr(program, "processor_saturates", lambda: True)
     manifest = read_bundle(tiny_bundle)
-    engine.OnnxRuntimeEngine(tiny_bundle, manifest)
+    program.OnnxRuntimeProgram(tiny_bundle, manifest)
     assert entries == []
     quantization = Quantization("r", (), {}, 1.0, 1, "", "")
-    engine.OnnxRuntimeEngine(tiny_bundle, replace(manifest, quantization=quantization))
+    program.OnnxRuntimeProgram(tiny_bundle, replace(manifest, quantization=quantization))
     assert entries == [("session.x64quantprecision", "1")]

@@ -9,9 +9,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from lopa.runtime.contract import LopaError
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session, open_bundle
+
+from ...engine_steps import state_of
 
 PROMPT = [5, 17, 42, 8, 99, 3]
 SETTINGS: dict[str, Any] = {"block_size": 8, "max_new_tokens": 32, "confidence": 0.2}
@@ -19,8 +21,8 @@ SETTINGS: dict[str, Any] = {"block_size": 8, "max_new_tokens": 32, "confidence":
 
 def resident_session(folder: Path, provider: str = "cpu") -> Session:
     manifest = read_bundle(folder)
-    engine = OnnxRuntimeEngine(folder, manifest, provider, threads=1, resident=True)
-    return Session(folder, manifest, engine)
+    program = OnnxRuntimeProgram(folder, manifest, provider, threads=1, resident=True)
+    return Session(folder, manifest, program)
 
 
 def test_resident_engine_runs_static_instances_only(tiny_bundle: Path) -> None:
@@ -31,7 +33,7 @@ def test_resident_engine_runs_static_instances_only(tiny_bundle: Path) -> None:
 
 def test_addresses_stay_fixed_per_instance(tiny_bundle: Path) -> None:
     session = resident_session(tiny_bundle)
-    engine = session.engine
+    engine = state_of(session)
     shape = session.manifest.instances[0]
     first = engine.inputs(shape)
     session.generate(prompt_ids=PROMPT, **SETTINGS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lopa.runtime.contract import ContractError
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from lopa.runtime.manifest import read_bundle
 
 
@@ -24,7 +24,7 @@ def test_an_engine_of_other_sizes_is_refused(
     manifest = read_bundle(tiny_bundle)
     manifest = replace(manifest, model=replace(manifest.model, **changes))
     with pytest.raises(ContractError) as caught:
-        OnnxRuntimeEngine(tiny_bundle, manifest)
+        OnnxRuntimeProgram(tiny_bundle, manifest)
     assert str(caught.value).startswith(f"{tiny_bundle / 'step.onnx'} is not the engine of this")
     assert said in str(caught.value)
 
@@ -39,4 +39,4 @@ def test_a_commit_graph_of_another_type_is_refused(tiny_bundle: Path, tmp_path: 
         (tmp_path / name).write_bytes((tiny_bundle / name).read_bytes())
     onnx.save(commit_graph(half), tmp_path / "commit.onnx")
     with pytest.raises(ContractError, match=r"commit.onnx .*: cache is float16, .* says float32"):
-        OnnxRuntimeEngine(tmp_path, manifest, resident=True)
+        OnnxRuntimeProgram(tmp_path, manifest, resident=True)

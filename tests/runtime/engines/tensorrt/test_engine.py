@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from lopa.runtime.contract import ContractError, Instance
-from lopa.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
-from lopa.runtime.engines.protocol import StagingEngine, StepInputs
-from lopa.runtime.engines.tensorrt.engine import TensorRtEngine
+from lopa.runtime.engines.onnxruntime.program import OnnxRuntimeProgram
+from lopa.runtime.engines.protocol import StagingState, StepInputs
+from lopa.runtime.engines.tensorrt.program import TensorRtProgram
+from lopa.runtime.engines.tensorrt.state import TensorRtState
 from lopa.runtime.engines.warm_up import warm_up
 from lopa.runtime.manifest import read_bundle
 from lopa.runtime.session import Session, open_bundle
 
+from ...engine_steps import state_of
 from .bundle import Doubles, install, write_bundle
 
 # Prompts whose cache needs 64 slots, grows to 96, and needs 64 again.
@@ -36,9 +38,10 @@ def bundle(tmp_path: Path, tiny_bundle: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def engine_of(session: Session) -> TensorRtEngine:
-    assert isinstance(session.engine, TensorRtEngine)
-    return session.engine
+def engine_of(session: Session) -> TensorRtState:
+    state = state_of(session)
+    assert isinstance(state, TensorRtState)
+    return state
 
 
 def decode(session: Session, prompt: list[int], **settings: Any) -> list[tuple[Any, ...]]:
@@ -63,7 +66,7 @@ def test_decoding_is_that_of_the_onnxruntime_engine(
     settings = {**SETTINGS, "window_attention": attention}
     for prompt in PROMPTS:
         assert_same(decode(session, prompt, **settings), decode(expected, prompt, **settings))
-    used = [graph for graph in session.engine.status().graphs if graph.state != "unused"]
+    used = [graph for graph in state_of(session).status().graphs if graph.state != "unused"]
     assert {graph.instance.split("-")[2] for graph in used} == {"c64", "c96"}
     assert {graph.state for graph in used} == {"captured"}
     assert sum(graph.replays for graph in used) > 20
@@ -76,7 +79,7 @@ def test_window_and_cache_are_those_of_the_onnxruntime_engine(
 ) -> None:
     """Bit for bit at the same static shape, the two-phase commit of scattered rows included."""
     manifest = read_bundle(tiny_bundle)
-    other = OnnxRuntimeEngine(tiny_bundle, manifest, threads=1, resident=True)
+    other = OnnxRuntimeProgram(tiny_bundle, manifest, threads=1, resident=True).decode_state()
     found = engine_of(open_bundle(bundle))
     rows, slots = np.array([24, 25, 26, 40, 39]), np.array([0, 1, 2, 9, 8])
     for context in (64, 96):
@@ -133,9 +136,9 @@ def test_next_inputs_are_staged_between_launch_and_wait(
 ) -> None:
     staged: list[Hashable] = []
     hits: list[bool] = []
-    stage, take = TensorRtEngine.stage, TensorRtEngine.staged
+    stage, take = TensorRtState.stage, TensorRtState.staged
 
-    def watch(self: TensorRtEngine, shape: Instance, layout: Hashable) -> StepInputs | None:
+    def watch(self: TensorRtState, shape: Instance, layout: Hashable) -> StepInputs | None:
         calls = doubles.cuda.calls
         launch = len(calls) - 1 - calls[::-1].index("cudaGraphLaunch")
         assert "cudaStreamSynchronize" not in calls[launch:], "staged after the wait"
@@ -143,17 +146,17 @@ def test_next_inputs_are_staged_between_launch_and_wait(
         staged.append(layout)
         return stage(self, shape, layout)
 
-    def count(self: TensorRtEngine, shape: Instance, layout: Hashable) -> StepInputs | None:
+    def count(self: TensorRtState, shape: Instance, layout: Hashable) -> StepInputs | None:
         found = take(self, shape, layout)
         hits.append(found is not None)
         return found
 
-    monkeypatch.setattr(TensorRtEngine, "stage", watch)
-    monkeypatch.setattr(TensorRtEngine, "staged", count)
+    monkeypatch.setattr(TensorRtState, "stage", watch)
+    monkeypatch.setattr(TensorRtState, "staged", count)
     session = open_bundle(bundle)
-    assert isinstance(session.engine, StagingEngine)
+    assert isinstance(state_of(session), StagingState)
     expected = open_bundle(tiny_bundle, threads=1)
-    assert not isinstance(expected.engine, StagingEngine)
+    assert not isinstance(state_of(expected), StagingState)
     # One more token must not make a lookahead branch longer than the others.
     settings = {**SETTINGS, "add_threshold": 0.5}
     assert_same(decode(session, PROMPTS[0], **settings), decode(expected, PROMPTS[0], **settings))
@@ -173,15 +176,15 @@ def test_everything_is_freed_with_the_engine(doubles: Doubles, bundle: Path) -> 
 
 def test_warm_up_captures_every_instance(doubles: Doubles, bundle: Path) -> None:
     session = open_bundle(bundle)
-    warm_up(session.engine, session.engine.instances)
-    status = session.engine.status()
+    warm_up(state_of(session), session.program.instances)
+    status = state_of(session).status()
     assert [graph.text for graph in status.graphs] == ["captured, 1 replays"] * 8
     assert status.library == "TensorRT 11.4.0.106"
     assert status.device == "Double GPU, SM 8.9"
-    assert status.memory["activations"] == 4096 * 240
+    assert status.decode_memory["activations"] == 4096 * 240
     # 2 layers x 2 heads x 16 numbers x 4 bytes = 256 bytes a slot, keys and values; growing
     # needs one more of the smaller size.
-    assert status.memory["cache"] == 256 * (2 * 96 + 64)
+    assert status.decode_memory["cache"] == 256 * (2 * 96 + 64)
     before = doubles.library.enqueued
     session.generate(prompt_ids=PROMPTS[0], **SETTINGS)
     assert doubles.library.enqueued == before
@@ -193,7 +196,7 @@ def test_only_the_profiles_of_the_manifest_are_opened(
     """Profile numbers come from the stamp, whatever instances the manifest keeps of them."""
     manifest = write_bundle(tmp_path / "bundle", tiny_bundle)
     kept = manifest.instances[1::3]
-    engine = TensorRtEngine(tmp_path / "bundle", replace(manifest, instances=kept))
+    engine = TensorRtProgram(tmp_path / "bundle", replace(manifest, instances=kept)).decode_state()
     warm_up(engine, kept)
     assert [context.profile for context in doubles.library.contexts] == [
         manifest.instances.index(instance) for instance in kept

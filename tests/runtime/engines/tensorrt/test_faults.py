@@ -13,12 +13,13 @@ import pytest
 from lopa.runtime.contract import ContractError, LopaError
 from lopa.runtime.engines.cuda import Cuda, CudaError
 from lopa.runtime.engines.status import EngineWarning
-from lopa.runtime.engines.tensorrt.engine import TensorRtEngine
 from lopa.runtime.engines.tensorrt.library import load_library
+from lopa.runtime.engines.tensorrt.program import TensorRtProgram
 from lopa.runtime.engines.tensorrt.stamp import StampError, this_platform
 from lopa.runtime.manifest import read_bundle, record_files, write_manifest
 from lopa.runtime.session import open_bundle
 
+from ...engine_steps import state_of
 from ..cuda_double import Error
 from .bundle import ENGINE, GRAPH, VERSION, Doubles, install, write_bundle
 from .double import write_plan
@@ -130,14 +131,14 @@ def test_the_engine_of_another_model_is_refused(
     manifest = read_bundle(bundle)
     other = replace(manifest, model=replace(manifest.model, head_dim=8))
     with pytest.raises(ContractError) as error:
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
     assert (
         "profile 0 takes no cache_keys of shape [2, 2, 64, 8], cache_values of shape [2, 2, 64, 8]"
         in one_line(error)
     )
     other = replace(manifest, model=replace(manifest.model, candidates=4))
     with pytest.raises(ContractError) as error:
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
     assert (
         "token_ids is [24, 16], the manifest says [24, 4] at profile 0; "
         "log_probs is [24, 16], the manifest says [24, 4] at profile 0; build it again"
@@ -145,7 +146,7 @@ def test_the_engine_of_another_model_is_refused(
     )
     other = replace(manifest, graph=replace(manifest.graph, precision="fp16"))
     with pytest.raises(ContractError, match=r"cache_keys is float32, .* says float16"):
-        TensorRtEngine(bundle, other)
+        TensorRtProgram(bundle, other).decode_state()
 
 
 def test_the_engine_of_a_model_of_the_same_shape_is_refused(
@@ -326,7 +327,7 @@ def test_without_a_graph_steps_are_plain_and_right(
     with pytest.warns(EngineWarning, match=f"instance b.* runs without a CUDA graph: {reason}"):
         found = session.generate(prompt_ids=PROMPT, **SETTINGS)
     assert found.token_ids == expected.token_ids
-    plain = [graph for graph in session.engine.status().graphs if graph.state == "plain"]
+    plain = [graph for graph in state_of(session).status().graphs if graph.state == "plain"]
     assert plain
     assert all(graph.text.startswith("plain: ") for graph in plain)
     calls = doubles.cuda.calls

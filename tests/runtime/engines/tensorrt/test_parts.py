@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import stat
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from lopa.runtime.engines.status import EngineWarning
 from lopa.runtime.engines.tensorrt.buffers import InputAreas, Memory
 from lopa.runtime.engines.tensorrt.cuda_graphs import StepRunner
 from lopa.runtime.engines.tensorrt.device_cache import DeviceCache, runs
+from lopa.runtime.engines.tensorrt.engine_file import EngineFile
 from lopa.runtime.engines.tensorrt.kernel_cache import RuntimeCacheFile
 from lopa.runtime.engines.tensorrt.library import PRODUCTS, load_library, make_log
-from lopa.runtime.engines.tensorrt.program import Program
 from lopa.runtime.session import open_bundle
 from numpy.typing import NDArray
 
+from ...engine_steps import state_of
 from ..cuda_double import CudaDouble
 from .bundle import install, write_bundle
 from .double import TensorRtDouble
@@ -88,7 +90,7 @@ def test_the_device_cache_does_what_an_array_does(data: st.DataObject) -> None:
         found = double.resolve(address, array.nbytes).view(np.float32).reshape(array.shape)
         assert np.isfinite(double.resolve(address, cache.size).view(np.float32)).all()
         np.testing.assert_array_equal(found[:, used], array[:, used])
-    assert bool(cache.scratch_size) == (len(contexts) > 1)
+    assert bool(cache._scratch) == (len(contexts) > 1)
 
 
 def test_device_time_is_that_of_the_work_between_two_events() -> None:
@@ -158,7 +160,7 @@ def test_a_graph_is_captured_again_when_an_address_changes() -> None:
     double = CudaDouble()
     cuda = cuda_over(double)
     stream = cuda.stream()
-    runner = StepRunner("b1", cuda, Context(double), None, own_graphs=False, strict=True)
+    runner = StepRunner("b1", cuda, Context(double), None, False, True, nullcontext())
     source, first, second = (cuda.allocate(4) for _ in range(3))
     double.resolve(source, 4)[:] = 7
     for output, captures in ((first, 1), (first, 1), (second, 2), (second, 2), (first, 3)):
@@ -182,7 +184,7 @@ def test_tensorrt_rtx_uses_its_own_graphs_and_keeps_its_kernels(
     write_bundle(tmp_path / "bundle", tiny_bundle, target="tensorrt-rtx", platform="windows-x86_64")
     session = open_bundle(tmp_path / "bundle")
     assert session.generate(prompt_ids=PROMPT, max_new_tokens=16).token_ids == expected.token_ids
-    states = {graph.text for graph in session.engine.status().graphs}
+    states = {graph.text for graph in state_of(session).status().graphs}
     assert states == {"unused", "captured and replayed by the library"}
     assert "cudaStreamBeginCapture" not in doubles.cuda.calls
     kept = tmp_path / "bundle.runtime-cache"
@@ -225,7 +227,7 @@ def test_what_the_real_library_refuses_is_told(tmp_path: Path, contents: bytes, 
     product, log = PRODUCTS["tensorrt-rtx"], make_log(library)
     stamp = EngineStamp((89,), "linux-x86_64", "none", False, (), "", {})
     with pytest.raises(LopaError, match=said):
-        Program(library, product, log, plan, stamp, kept)
+        EngineFile(library, product, log, plan, stamp, kept)
 
 
 def validity_of(library: TensorRtDouble, validity: str, *found: str) -> None:

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT for RTX: one execution context and one CUDA graph per instance.
+"""One decode on TensorRT: an execution context and a CUDA graph per instance, and their memory.
 
 Device memory is allocated once and shared by all instances: inputs, head outputs, window keys and
 values, the activations of whichever context runs, and the cache. Per step the host sends one block
@@ -12,8 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +25,20 @@ from ...contract import (
     WINDOW_NAMES,
     ContractError,
     Instance,
-    LopaError,
     TensorSpec,
     named,
     smallest_fit,
 )
-from ...engine_info import EngineStamp
 from ...manifest import BundleManifest
-from ..cuda import Cuda, CudaError, Gpu
 from ..packing import Packing
 from ..protocol import StepInputs, StepOutputs
 from ..status import EngineStatus
 from .buffers import InputAreas, Memory
 from .cuda_graphs import StepRunner, free_runners
-from .device_cache import DeviceCache
-from .kernel_cache import RuntimeCacheFile
-from .library import PRODUCTS, load_library, make_log
-from .program import Program
-from .stamp import Machine, check_stamp, dotted, this_platform
+from .device_cache import DeviceCache, scratch_context
+
+if TYPE_CHECKING:
+    from .program import TensorRtProgram
 
 _Specs = tuple[TensorSpec, ...]
 
@@ -61,53 +56,83 @@ class _Step:
     output_bytes: int
 
 
-class TensorRtEngine:
-    """A bundle run by a TensorRT library (see `protocol.Engine` and `protocol.StagingEngine`)."""
+@dataclass(frozen=True)
+class StateLayout:
+    """Bytes that instances share in one state: each block as large as the largest needs."""
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: BundleManifest,
-        *,
-        strict: bool = False,
-        runtime_cache: Path | None = None,
-    ) -> None:
-        """Check the stamp, deserialise, make contexts and buffers; raises LopaError.
+    inputs: int
+    outputs: int
+    windows: int  # keys or values
+    activations: int
+    contexts: tuple[int, ...]
+    planes: int  # of the cache: layers * kv heads
+    slot: int  # of one plane
 
-        With `strict` an instance whose graph cannot be captured is an error. `runtime_cache` is
-        where TensorRT for RTX keeps the kernels it compiles here, by default beside the bundle.
-        """
-        product, library = PRODUCTS[manifest.engine.target], load_library(manifest.engine.target)
-        self._cuda = Cuda()
-        gpu = _first_gpu(self._cuda, manifest.engine.target)
-        stamp = check_stamp(manifest.engine, Machine(library.__version__, this_platform(), gpu))
-        self._title = f"{product.title} {library.__version__}"
-        self._device = f"{gpu.name}, SM {dotted(gpu.compute_capability)}"
-        self._model, self._dtype = manifest.model, manifest.model_dtype
-        self._instances = manifest.instances
+    @classmethod
+    def of(cls, manifest: BundleManifest, activations: int) -> StateLayout:
+        """Lay out a state for the instances of a manifest."""
+        info = manifest.model
+        inputs, outputs, windows = 0, 0, 0
+        for instance in manifest.instances:
+            given, made = manifest.tensor_specs(instance)
+            inputs = max(inputs, Packing.of(named(given, HOST_INPUT_NAMES)).size)
+            outputs = max(outputs, Packing.of(named(made, HEAD_OUTPUT_NAMES)).size)
+            windows = max(windows, *(spec.bytes for spec in named(made, WINDOW_NAMES)))
+        return cls(
+            inputs,
+            outputs,
+            windows,
+            activations,
+            contexts=tuple(instance.context for instance in manifest.instances),
+            planes=info.layers * info.kv_heads,
+            slot=info.head_dim * ELEMENT_BYTES[manifest.model_dtype],
+        )
+
+    @property
+    def device_memory(self) -> dict[str, int]:
+        """Bytes on the device by use."""
+        slots = 2 * max(self.contexts) + scratch_context(self.contexts)
+        return {
+            "activations": self.activations,
+            "cache": slots * self.planes * self.slot,
+            "windows": 2 * self.windows,
+            "inputs and head outputs": self.inputs + self.outputs,
+        }
+
+
+class TensorRtState:
+    """One decode on an engine (see `protocol.DecodeState` and `protocol.StagingState`)."""
+
+    def __init__(self, program: TensorRtProgram) -> None:
+        """Allocate buffers and make a context for every instance; raises LopaError."""
+        self._program, self._cuda = program, program.cuda
+        self._model, self._dtype = program.manifest.model, program.manifest.model_dtype
+        self._instances = program.instances
         self._work: Callable[[], None] | None = None
         self._last: Instance | None = None
-        log = make_log(library)
-        kept = RuntimeCacheFile(runtime_cache) if runtime_cache else RuntimeCacheFile.beside(folder)
         with contextlib.ExitStack() as resources:
-            # In reverse order, when the engine is dropped, at exit, or when this fails half-way.
+            # In reverse order, when the state is dropped, at exit, or when this fails half-way.
             self._stream, self._blocks = self._cuda.stream(), Memory(self._cuda)
             resources.callback(self._cuda.destroy_stream, self._stream)
             resources.callback(self._blocks.free)
             runners: list[StepRunner] = []
             resources.callback(free_runners, runners)
             resources.callback(self._cuda.synchronize, self._stream)
-            path = folder / manifest.graph.file
-            self._program = Program(library, product, log, path, stamp, kept)
-            self._allocate(manifest, stamp)
+            self._allocate(program.layout)
             self._steps = {}
-            for instance, profile in zip(self._instances, self._profiles, strict=True):
-                inputs, outputs = manifest.tensor_specs(instance)
-                context = self._program.context(
+            for instance, profile in zip(self._instances, program.profiles, strict=True):
+                inputs, outputs = program.manifest.tensor_specs(instance)
+                context = program.engine.context(
                     profile, inputs, outputs, self._activations, self._stream
                 )
                 runner = StepRunner(
-                    instance.name, self._cuda, context, log, product.own_graphs, strict
+                    instance.name,
+                    self._cuda,
+                    context,
+                    program.log,
+                    program.product.own_graphs,
+                    program.strict,
+                    program.lock,
                 )
                 runners.append(runner)
                 self._steps[instance] = self._step(runner, inputs, outputs)
@@ -165,7 +190,8 @@ class TensorRtEngine:
         cuda.synchronize(stream)
         self._last = shape
         if first:
-            self._program.save_cache()
+            with self._program.lock:
+                self._program.engine.save_cache()
         return step.outputs
 
     def commit(self, rows: NDArray[np.intp], slots: NDArray[np.intp]) -> None:
@@ -179,9 +205,9 @@ class TensorRtEngine:
         self._last = self._work = None
 
     def status(self) -> EngineStatus:
-        """Return versions, device memory by use, and how each instance's steps are launched."""
+        """Return what the program says, and how each instance's steps are launched here."""
         graphs = tuple(step.runner.status for step in self._steps.values())
-        return EngineStatus(self._title, self._device, self._memory, graphs)
+        return replace(self._program.status(), graphs=graphs)
 
     def window(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Keys and values [L, H, N, D] of the last run, for inspection; bfloat16 as its bits."""
@@ -216,35 +242,15 @@ class TensorRtEngine:
             raise ContractError("no step has run since the last reset")
         return self._last
 
-    def _allocate(self, manifest: BundleManifest, stamp: EngineStamp) -> None:
-        """Allocate what instances share, each block as large as the largest of them needs."""
-        info = manifest.model
-        self._profiles = [stamp.profiles.index(instance.name) for instance in self._instances]
-        inputs, outputs, windows = 0, 0, 0
-        for instance in self._instances:
-            given, made = manifest.tensor_specs(instance)
-            inputs = max(inputs, Packing.of(named(given, HOST_INPUT_NAMES)).size)
-            outputs = max(outputs, Packing.of(named(made, HEAD_OUTPUT_NAMES)).size)
-            windows = max(windows, *(spec.bytes for spec in named(made, WINDOW_NAMES)))
+    def _allocate(self, layout: StateLayout) -> None:
         allocate = self._blocks.allocate
-        self._input_block, self._output_block = allocate(inputs), allocate(outputs)
-        self._received = self._blocks.allocate_pinned(outputs)
-        self._windows = {name: allocate(windows) for name in WINDOW_NAMES}
-        activations = self._program.activation_bytes(self._profiles)
-        self._activations = (allocate(max(activations, 1)), activations)
-        contexts = tuple(instance.context for instance in self._instances)
-        slot_bytes = info.head_dim * ELEMENT_BYTES[self._dtype]
-        planes = info.layers * info.kv_heads
+        self._input_block, self._output_block = allocate(layout.inputs), allocate(layout.outputs)
+        self._received = self._blocks.allocate_pinned(layout.outputs)
+        self._windows = {name: allocate(layout.windows) for name in WINDOW_NAMES}
+        self._activations = (allocate(max(layout.activations, 1)), layout.activations)
         self._cache = DeviceCache(
-            self._cuda, self._blocks, self._stream, contexts, planes, slot_bytes
+            self._cuda, self._blocks, self._stream, layout.contexts, layout.planes, layout.slot
         )
-        self._memory = {
-            "engine": manifest.files[manifest.graph.file].bytes,
-            "activations": activations,
-            "cache": 2 * self._cache.size + self._cache.scratch_size,
-            "windows": 2 * windows,
-            "inputs and head outputs": inputs + outputs,
-        }
 
     def _step(self, runner: StepRunner, inputs: _Specs, outputs: _Specs) -> _Step:
         given = Packing.of(named(inputs, HOST_INPUT_NAMES))
@@ -273,13 +279,3 @@ class TensorRtEngine:
         self._cuda.download(found.ctypes.data, address, found.nbytes, self._stream)
         self._cuda.synchronize(self._stream)
         return found
-
-
-def _first_gpu(cuda: Cuda, target: str) -> Gpu:
-    try:
-        return cuda.gpus()[0]
-    except (CudaError, IndexError) as error:
-        raise LopaError(
-            f"a {target} bundle needs an NVIDIA GPU and its driver ({error}); build the model for "
-            "--target onnxruntime to decode on a CPU"
-        ) from error
