@@ -23,6 +23,7 @@ from ..decode_flags import (
     setting_values,
 )
 from ..display.report import NO_ROOM, columns, print_report
+from ..parallel import add_parallel_flag
 from ..run_flags import add_output_flags, add_problem_flags
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     more.add_argument("--picture", metavar="ID", help="only draw the decode of this problem")
     add_output_flags(parser, required=False, content="samples, summary and pictures")
+    add_parallel_flag(parser)
     add_decode_flags(parser)
     add_engine_flags(parser)
 
@@ -97,7 +99,10 @@ def run(args: argparse.Namespace) -> int:
     elif args.variants:
         field, variants = "settings", read_variants(args.variants, options)
     selection = Selection(args.limit, args.limit_seed, tuple(args.shots), args.shot_count, args.raw)
-    prepared = prepare_run(args, options, variants, selection, field, skip_long=args.skip_long)
+    more = {"skip_long": args.skip_long}
+    if args.parallel > 1:  # runs of earlier versions do not say so, and can go on
+        more["parallel"] = args.parallel
+    prepared = prepare_run(args, options, variants, selection, field, **more)
     return _draw(args, prepared) if args.picture else _score(args, prepared)
 
 
@@ -157,6 +162,8 @@ def _print(
     if args.quiet:
         return
     notes = [f"left out, too long for the bundle: {len(skipped)} problems"] if skipped else []
+    if args.parallel > 1:
+        notes.append(f"{args.parallel} problems at the same time: their seconds overlap")
     if any(sample.limited for sample in samples):
         notes.append(NO_ROOM)
     notes += [f"wrote {args.output}"] if args.output is not None else []

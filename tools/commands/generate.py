@@ -1,8 +1,9 @@
 """Decode prompts with a bundle.
 
 On a terminal the window is shown while it fills in: green is filled by the last step, magenta the
-token by which a lookahead branch ran ahead and won, dim what is still a guess. Piped, only the
-answers are printed, the summary goes to stderr.
+token by which a lookahead branch ran ahead and won, dim what is still a guess. Piped, or with
+several prompts at the same time (--parallel), only the answers are printed, the summary goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import file_or_stdin, path
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
 from ..display.report import NO_ROOM, dim
+from ..parallel import add_parallel_flag, in_order, open_parallel
 from ..prompt_lines import Prompt, check_prompts, read_prompts, single_prompt
 
 if TYPE_CHECKING:
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
     from ...runtime.options import DecodeOptions
     from ...runtime.session import Result, Session
     from ..display.live import LiveWindow
+    from ..parallel import GoOn
     from ..step_trace import Trace
 
+    Decoded = tuple[Prompt, Result, Sequence[StepEvent]]
 
 WHOLE_BUDGET = ("vanilla", "fast-dllm")  # all new tokens are masks from the first step on
 
@@ -48,18 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", type=path, help="write one JSON line per step, all prompts"
     )
+    add_parallel_flag(parser)
     add_decode_flags(parser)
     add_engine_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all prompts, then decode one after the other."""
+    """Check all prompts, then decode one after the other, or several at the same time."""
     single = args.prompt is not None
     prompts = [single_prompt(args.prompt)] if single else read_prompts(args.prompts)
     from ..step_trace import open_trace
 
     options = decode_options(args)
-    session = open_session(args)
+    session = open_parallel(args, args.parallel, open_session)
     options.check(session.manifest)
 
     def encode(prompt: Prompt) -> list[int]:
@@ -68,22 +74,34 @@ def run(args: argparse.Namespace) -> int:
         return ids
 
     encoded = check_prompts(prompts, encode)
-    live = sys.stdout.isatty() and not (args.json or args.quiet)
-    results = []
+    live = sys.stdout.isatty() and not (args.json or args.quiet or args.parallel > 1)
+    results: list[Result] = []
+    started = time.perf_counter()
     with open_trace(args.trace) as trace:
-        for prompt, ids in zip(prompts, encoded, strict=True):
+
+        def decode(item: tuple[Prompt, list[int]], go_on: GoOn | None) -> Decoded:
+            if go_on is not None:
+                return _decode_aside(session, item, options, go_on, args.trace is not None)
+            prompt, ids = item
             if live and not single:
                 print(dim(_heading(prompt)))
-            result = _decode(session, prompt, ids, options, trace, live)
+            return prompt, _decode(session, prompt, ids, options, trace, live), ()
+
+        items = zip(prompts, encoded, strict=True)
+        for prompt, result, events in in_order(args.parallel, decode, items):
+            for event in events:
+                trace(prompt.id, event)
             results.append(result)
             if args.json:
-                print(json.dumps(_record(prompt, result), ensure_ascii=False), flush=True)
+                line = _record(prompt, result, args.parallel)
+                print(json.dumps(line, ensure_ascii=False), flush=True)
                 continue
             if not live and len(prompts) > 1:
                 print(f"{chr(10) * (len(results) > 1)}==> {prompt.id} <==")
             _print_answer(result, live, args.quiet)
     if not (args.json or args.quiet):
-        _print_totals(results, options, live)
+        seconds = time.perf_counter() - started if args.parallel > 1 else None
+        _print_totals(results, options, live, seconds, args.parallel)
     return 0
 
 
@@ -103,6 +121,25 @@ def _decode(
                 window(event)
 
         return session.generate(prompt_ids=ids, options=options, on_step=on_step)
+
+
+def _decode_aside(
+    session: Session,
+    item: tuple[Prompt, list[int]],
+    options: DecodeOptions,
+    go_on: GoOn,
+    traced: bool,
+) -> Decoded:
+    """Decode beside other prompts; steps are kept to be written when it is this one's turn."""
+    events: list[StepEvent] = []
+
+    def on_step(event: StepEvent) -> None:
+        go_on()
+        if traced:
+            events.append(event)
+
+    prompt, ids = item
+    return prompt, session.generate(prompt_ids=ids, options=options, on_step=on_step), events
 
 
 def _window(
@@ -126,9 +163,16 @@ def _print_answer(result: Result, live: bool, quiet: bool) -> None:
         _print_note(_summary([result]), live)
 
 
-def _print_totals(results: Sequence[Result], options: DecodeOptions, live: bool) -> None:
+def _print_totals(
+    results: Sequence[Result],
+    options: DecodeOptions,
+    live: bool,
+    seconds: float | None,
+    parallel: int,
+) -> None:
     if len(results) > 1:
-        _print_note(f"{len(results)} prompts: {_summary(results)}", live)
+        beside = "" if seconds is None else f", {parallel} at the same time"
+        _print_note(f"{len(results)} prompts: {_summary(results, seconds)}{beside}", live)
     if any(result.limited for result in results):
         _print_note(NO_ROOM, live)
     if options.rules in WHOLE_BUDGET and any(not result.text for result in results):
@@ -147,12 +191,14 @@ def _print_note(text: str, live: bool) -> None:
         print(text, file=sys.stderr)
 
 
-def _summary(results: Sequence[Result]) -> str:
+def _summary(results: Sequence[Result], seconds: float | None = None) -> str:
+    """Totals; `seconds` from the first to the last where those of the results overlap."""
     tokens = sum(result.tokens for result in results)
     useful = sum(result.useful_tokens for result in results)
     steps = sum(result.steps for result in results)
     rows = sum(result.rows for result in results)
-    seconds = sum(result.seconds for result in results)
+    if seconds is None:
+        seconds = sum(result.seconds for result in results)
     if not tokens or not seconds:
         return f"{tokens} tokens, {steps} steps, {seconds:.2f} s"
     ended = f" ({useful} useful)" if useful < tokens else ""
@@ -171,8 +217,9 @@ def _heading(prompt: Prompt) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def _record(prompt: Prompt, result: Result) -> dict[str, Any]:
-    return {
+def _record(prompt: Prompt, result: Result, parallel: int) -> dict[str, Any]:
+    """One line of --json; it says how many were decoded at the same time where that is not one."""
+    record = {
         "id": prompt.id,
         "text": result.text,
         "token_ids": list(result.token_ids),
@@ -187,3 +234,4 @@ def _record(prompt: Prompt, result: Result) -> dict[str, Any]:
         "fast_steps": result.fast_steps,
         "repeats": result.repeats,
     }
+    return record if parallel == 1 else {**record, "parallel": parallel}

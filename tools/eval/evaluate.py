@@ -9,7 +9,8 @@ from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.options import DecodeOptions, unused_settings
-from ...runtime.session import Session
+from ...runtime.session import Result, Session
+from ..parallel import GoOn, in_order
 from ..prompt_lines import PromptLineError
 from .samples import Sample, SampleLog
 from .suite import Problem, TaskSet
@@ -55,6 +56,9 @@ class Encoded:
     ids: list[int]
 
 
+Decoded = tuple[Encoded, Variant, Result]
+
+
 def encode_suite(
     session: Session,
     suite: Sequence[TaskSet],
@@ -90,29 +94,44 @@ def evaluate(
     log: SampleLog,
     progress: Progress,
 ) -> None:
-    """Decode what the log does not have yet.
+    """Decode what the log does not have yet, as many at the same time as the session can.
 
-    Variants take turns in going first, so that none always meets warm caches.
+    Samples are graded and logged in order. Variants take turns in going first, so that none always
+    meets warm caches.
     """
     done = {sample.key for sample in log.samples}
     for variant in variants if encoded and len(done) < len(encoded) * len(variants) else ():
         stream = session.stream(prompt_ids=encoded[0].ids, options=variant.options)
         for _ in islice(stream, WARM_UP_STEPS):
             pass
-    for index, item in enumerate(encoded):
-        turn = index % len(variants)
-        for variant in (*variants[turn:], *variants[:turn]):
-            if (item.set.label, item.problem.id, variant.value) not in done:
-                sample = decode(session, item, variant)
-                log.add(sample)
-                progress(item.set, sample)
+        del stream  # gives its decode state back
+    turns = [
+        (item, variant)
+        for index, item in enumerate(encoded)
+        for variant in (
+            *variants[index % len(variants) :],
+            *variants[: index % len(variants)],
+        )
+        if (item.set.label, item.problem.id, variant.value) not in done
+    ]
+
+    def work(turn: tuple[Encoded, Variant], go_on: GoOn | None) -> Decoded:
+        return *turn, decode(session, *turn, go_on)
+
+    for item, variant, result in in_order(session.decodes, work, turns):
+        sample = graded(item, variant, result)
+        log.add(sample)
+        progress(item.set, sample)
 
 
-def decode(session: Session, encoded: Encoded, variant: Variant) -> Sample:
-    """Decode and grade one problem; grading is not timed."""
-    # Makes the decoder of these settings, so that its buffers are not allocated on the clock.
-    session.stream(prompt_ids=encoded.ids, options=variant.options)
-    result = session.generate(prompt_ids=encoded.ids, options=variant.options)
+def decode(session: Session, item: Encoded, variant: Variant, go_on: GoOn | None) -> Result:
+    """Decode one problem, unless `go_on` ends it."""
+    on_step = None if go_on is None else lambda event: go_on()
+    return session.generate(prompt_ids=item.ids, options=variant.options, on_step=on_step)
+
+
+def graded(encoded: Encoded, variant: Variant, result: Result) -> Sample:
+    """Grade one decode; this is not timed."""
     verdict = encoded.set.task.grade(encoded.problem.item, result.text)
     return Sample(
         task=encoded.set.label,

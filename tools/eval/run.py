@@ -13,6 +13,7 @@ from ...runtime.options import DecodeOptions
 from ...runtime.session import Session
 from ..decode_flags import open_session
 from ..interrupt import resumable
+from ..parallel import open_parallel
 from .evaluate import Encoded, Variant, encode_suite, evaluate, share_settings
 from .record import new_summary, open_run
 from .samples import FILE, Sample, SampleLog
@@ -42,11 +43,12 @@ def prepare_run(
     """Read the problems, open the bundle and check everything before the first decode.
 
     `field` is what the variants vary; `settings` are recorded with those of the decodes, and
-    `skip_long` among them leaves out what does not fit. Raises LopaError.
+    `skip_long` among them leaves out what does not fit, `parallel` is how many are decoded at the
+    same time. Raises LopaError.
     """
     shared = share_settings(options, variants)
     suite = load_suite(args.task, selection)
-    session = open_session(args)
+    session = open_parallel(args, settings.get("parallel", 1), open_session)
     check_variants(shared, session.manifest)
     skips = bool(settings.get("skip_long"))
     encoded, skipped = encode_suite(session, suite, shared, selection.raw, skips)

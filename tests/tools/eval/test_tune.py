@@ -37,7 +37,7 @@ def problems(tmp_path: Path) -> Path:
 def outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decodes have the outcomes of the table."""
 
-    def decode(session: Any, encoded: Encoded, variant: Variant) -> Sample:
+    def graded(encoded: Encoded, variant: Variant, result: object) -> Sample:
         correct, steps = OUTCOMES[variant.value]
         name = encoded.problem.id
         useful = USEFUL.get(variant.value, 10)
@@ -51,7 +51,8 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
             useful_tokens=useful,
         )
 
-    monkeypatch.setattr(evaluate, "decode", decode)
+    monkeypatch.setattr(evaluate, "decode", lambda *turn: None)
+    monkeypatch.setattr(evaluate, "graded", graded)
 
 
 def tune(lopa: Lopa, bundle: Path, problems: Path, out: Path, *more: object) -> Any:
@@ -118,11 +119,12 @@ def test_equal_decodes_are_run_once(
 ) -> None:
     decoded = []
 
-    def decode(session: Any, encoded: Encoded, variant: Variant) -> Sample:
+    def graded(encoded: Encoded, variant: Variant, result: object) -> Sample:
         decoded.append((encoded.problem.id, variant.options))
         return make_sample(encoded.problem.id, task=encoded.set.label, variant=variant.value)
 
-    monkeypatch.setattr(evaluate, "decode", decode)
+    monkeypatch.setattr(evaluate, "decode", lambda *turn: None)
+    monkeypatch.setattr(evaluate, "graded", graded)
     shown = lopa(
         "tune", tiny_bundle, "--task", f"countdown={problems}", "--raw", "--max-new-tokens", 16,
         "--search", "lookahead_shape=single,nested", "--search", "confirm=0.5,0.7,0.9",
