@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .bounded_file import read_bounded
 from .contract import LopaError
 
+MAX_BYTES = 1 << 28  # of a file
 MAX_DIGITS = 1000  # of a whole number; Python's own limit is the interpreter's
 
 
@@ -34,7 +36,7 @@ def parse_json(text: str) -> Any:
 def read_json(path: Path) -> Any:
     """Parse a file of UTF-8 text, with or without a byte order mark; its faults name the file."""
     try:
-        return parse_json(path.read_bytes().decode("utf-8-sig"))
+        return parse_json(read_bounded(path, MAX_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise LopaError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except LopaError as error:

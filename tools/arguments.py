@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
+import os
 from typing import TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -54,26 +54,19 @@ def naturals(text: str) -> tuple[int, ...]:
     return tuple(sorted({natural(part.strip()) for part in text.split(",")}))
 
 
-def path(text: str) -> Path:
-    """A path; an empty one, which Path takes for the current folder, is refused."""
-    return Path(_given(text))
-
-
-def file_or_stdin(text: str) -> str:
-    """The name of a file to read, or `-` for standard input."""
-    return _given(text)
+def text(given: str) -> str:
+    """Text for a model; what the locale cannot read is taken for UTF-8."""
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError:
+        return os.fsencode(given).decode("utf-8", "surrogateescape")
+    return given
 
 
 def _at_least(least: int, value: Number, text: str) -> Number:
     if value < least:
         raise argparse.ArgumentTypeError(f"expected {least} or more, got {text}")
     return value
-
-
-def _given(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty text")
-    return text
 
 
 def _integer(text: str) -> int:

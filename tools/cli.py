@@ -17,17 +17,19 @@ import argparse
 import contextlib
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from .. import __version__
 from ..runtime.contract import LopaError
 from ..runtime.targets import TARGETS
+from .paths import check_paths, named_paths
 
 COMMANDS = (
     "export",
@@ -68,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     if sys.stdout is None:
         return report_error(LopaError("standard output is closed; send it to a file or /dev/null"))
+    for stream in (sys.stdout, sys.stderr):
+        _use_utf8(stream)
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
@@ -94,6 +98,7 @@ def _run(arguments: list[str]) -> int:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         with _warning_lines():
+            check_paths(named_paths(args.parser, args))
             status: int = args.run(args)
         return status
     except LopaError as error:
@@ -165,7 +170,7 @@ def build_parser(
         talk.add_argument("-q", "--quiet", action="store_true", help="results and errors only")
         if flags:
             module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return parser
 
 
@@ -203,6 +208,13 @@ def _warning_lines() -> Iterator[None]:
 
         warnings.showwarning = show_ours
         yield
+
+
+def _use_utf8(stream: TextIO) -> None:
+    """Write UTF-8 whatever the locale; a terminal that cannot show a character gets another."""
+    if isinstance(stream, io.TextIOWrapper):
+        encoding = stream.encoding if stream.isatty() else "utf-8"
+        stream.reconfigure(encoding=encoding, errors="replace")
 
 
 def _discard_output() -> None:

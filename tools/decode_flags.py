@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .arguments import natural, number, path, positive
+from .arguments import natural, number, positive
+from .paths import cache_file, path
 
 if TYPE_CHECKING:
     from ..runtime.options import DecodeOptions
@@ -88,7 +89,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--runtime-cache",
         "--runtimeCacheFile",
         metavar="FILE",
-        type=path,
+        type=cache_file,
         help="where TensorRT for RTX keeps the kernels it compiles for this GPU (default: beside "
         "the bundle)",
     )

@@ -29,8 +29,9 @@ from ..runtime.engines.single import SingleState
 from ..runtime.manifest import read_bundle
 from ..runtime.session import Session, open_bundle
 from ..runtime.staging import check_file
-from .arguments import naturals, path, positive, positives
+from .arguments import naturals, positive, positives
 from .bench.timed_step import PRECISIONS, SIZES, Device, Graph, Stream, TimedModel, trace_graph
+from .paths import output_file, path
 
 DEMO = Path(__file__).parent / "demo"
 
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--window", metavar="W,W", type=positives, default=(32, 64))
     parser.add_argument("--context", metavar="C", type=positive, default=512)
     parser.add_argument("--repeats", metavar="N", type=positive, default=20)
-    parser.add_argument("--json", metavar="FILE", type=path, help="write all numbers to FILE")
+    parser.add_argument(
+        "--json", metavar="FILE", type=output_file, help="write all numbers to FILE"
+    )
     args = parser.parse_args(argv)
     try:
         if args.json:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from ..runtime.bounded_file import bounded_lines
 from ..runtime.contract import LopaError
 from ..runtime.strict_json import parse_json
 
 STDIN = "-"
 LISTED_FAULTS = 8
+MAX_PROMPT_BYTES = 1 << 20  # of text; what fits a context is far below
+LINE_FACTOR = 8  # a line of JSON has so many times the bytes of its prompt, at most
+MAX_FILE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -35,26 +39,31 @@ class PromptLineError(LopaError):
         super().__init__("; ".join(listed))
 
 
-def single_prompt(text: str) -> Prompt:
-    """The prompt given as a flag; ``-`` reads standard input."""
+def single_prompt(text: str, limit: int = MAX_PROMPT_BYTES) -> Prompt:
+    """The prompt given as a flag, of at most `limit` bytes; ``-`` reads standard input."""
     if text != STDIN:
-        return Prompt(1, text, None)
-    return Prompt(1, _read(STDIN).removesuffix("\n"), None, "<stdin>")
+        return _limited(Prompt(1, text, None), limit)
+    with _opened(STDIN) as stream:
+        data = stream.read(limit + 2)
+    return _limited(Prompt(1, _text(data, STDIN).removesuffix("\n"), None, "<stdin>"), limit)
 
 
-def read_prompts(file: str) -> list[Prompt]:
+def read_prompts(file: str, limit: int = MAX_PROMPT_BYTES) -> list[Prompt]:
     """Read lines ``{"id": ..., "prompt": text}`` or ``{"id": ..., "prompt_ids": [...]}``.
 
     Without an id the line number serves; other keys are ignored. Raises PromptLineError with every
-    bad line.
+    bad line, and at the first line that is too long for a prompt of `limit` bytes.
     """
     name = "<stdin>" if file == STDIN else file
     prompts, faults = [], []
-    for number, line in enumerate(_read(file).split("\n"), 1):  # splitlines knows ten more ends
+    with _opened(file) as stream:
+        lines = list(bounded_lines(stream, name, LINE_FACTOR * limit, MAX_FILE_BYTES))
+    text = _text(b"\n".join(lines), file)
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines knows ten more ends
         if not line.strip():
             continue
         try:
-            prompts.append(_prompt(line, number, f"{name}:{number}"))
+            prompts.append(_limited(_prompt(line, number, f"{name}:{number}"), limit))
         except LopaError as error:
             faults.append(str(error))
     if faults:
@@ -101,13 +110,33 @@ def _prompt(line: str, number: int, where: str) -> Prompt:
     return Prompt(data.get("id", number), text, None if ids is None else tuple(ids), where)
 
 
-def _read(file: str) -> str:
-    if file == STDIN and sys.stdin is None:
-        raise LopaError("cannot read prompts: standard input is closed")
+def _limited(prompt: Prompt, limit: int) -> Prompt:
+    """The prompt; raises LopaError before it is tokenized if its text has too many bytes."""
+    size = 0 if prompt.text is None else len(prompt.text.encode("utf-8", "surrogatepass"))
+    if size <= limit:
+        return prompt
+    where = f"{prompt.where}: " if prompt.where else ""
+    raise LopaError(
+        f"{where}the prompt has more than {limit} bytes; shorten it or raise --max-prompt-bytes"
+    )
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == STDIN:
+        if sys.stdin is None:
+            raise LopaError("cannot read prompts: standard input is closed")
+        yield sys.stdin.buffer
+        return
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        with open(file, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise LopaError(f"cannot read prompts from {file}: {error.strerror}") from None
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LopaError(f"{file} is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise LopaError(f"cannot read prompts from {file}: {error.strerror}") from None

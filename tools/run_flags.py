@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from .arguments import path, positive
+from .arguments import positive
+from .paths import path, task_file, work_folder
 
 
 def add_problem_flags(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +14,7 @@ def add_problem_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         metavar="NAME[=FILE]",
+        type=task_file,
         action="extend",
         nargs="+",
         required=True,
@@ -25,7 +27,12 @@ def add_problem_flags(parser: argparse.ArgumentParser) -> None:
 def add_output_flags(parser: argparse.ArgumentParser, required: bool, content: str) -> None:
     """Add the folder of the run; `content` is what it gets."""
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=path, required=required, help=f"folder of {content}"
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=work_folder,
+        required=required,
+        help=f"folder of {content}",
     )
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--resume", action="store_true", help="continue the run in --output")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,19 +13,25 @@ from typing import Any, TextIO
 
 from ..runtime.contract import LopaError
 from ..runtime.decoder import StepEvent
+from .paths import STANDARD_STREAM
 
 Trace = Callable[[Any, StepEvent], None]
 
 
 @contextlib.contextmanager
-def open_trace(path: Path | None) -> Iterator[Trace]:
-    """Yield a function that writes one step of the prompt with the given id.
+def open_trace(name: str | None) -> Iterator[Trace]:
+    """Yield a function that writes one step of the prompt with the given id; `-` is stdout.
 
-    The file takes its name when all is written; an error leaves what was there before.
+    The file takes its name when all is written; an error leaves what was there before. If whoever
+    reads standard output has gone, what was decoded until then is written.
     """
-    if path is None:
+    if name is None:
         yield lambda prompt_id, event: None
         return
+    if name == STANDARD_STREAM:
+        yield _writer(sys.stdout)
+        return
+    path = Path(name)
     path = path.resolve() if path.is_symlink() else path
     if path.is_dir():
         raise LopaError(f"trace {path} is a folder, expected a file name")
@@ -33,16 +40,22 @@ def open_trace(path: Path | None) -> Iterator[Trace]:
             yield _writer(stream)
         return
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     except OSError as error:
         raise LopaError(f"cannot write a trace to {path}: {error.strerror}") from None
     try:
+        gone: BrokenPipeError | None = None
         with open(handle, "w", encoding="utf-8") as file:
-            yield _writer(file)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            try:
+                yield _writer(file)
+            except BrokenPipeError as error:
+                gone = error
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+        if gone is not None:
+            raise gone
     finally:
-        Path(name).unlink(missing_ok=True)
+        Path(draft).unlink(missing_ok=True)
 
 
 def _writer(file: TextIO) -> Trace:

@@ -13,14 +13,15 @@ from ..graphs.targets import offer_of, offers
 from ..graphs.targets.flags import Flag, flags_of
 from ..runtime.contract import LopaError
 from ..runtime.manifest import MODEL_FILE, read_model
-from .arguments import path, positives
+from .arguments import positives
+from .paths import cache_file
 
 # Type of a setting -> what turns the text of its flag into the value.
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     int | None: int,
-    Path: path,
-    Path | None: path,
+    Path: cache_file,  # whatever a builder keeps or writes
+    Path | None: cache_file,
     tuple[int, ...]: positives,
 }
 

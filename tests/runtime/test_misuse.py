@@ -93,9 +93,9 @@ def test_windows_larger_than_the_context() -> None:
 def test_trace_targets(tmp_path: Path) -> None:
     with (
         pytest.raises(LopaError, match="is a folder, expected a file name"),
-        open_trace(tmp_path),
+        open_trace(str(tmp_path)),
     ):
         pass
-    with open_trace(Path("/dev/null")):
+    with open_trace("/dev/null"):
         pass
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)

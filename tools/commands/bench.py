@@ -19,9 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import file_or_stdin, natural, number, path, positive
+from ..arguments import natural, number, positive
 from ..display.progress import show_progress
 from ..display.report import columns, print_report, size_text
+from ..paths import file_or_stdin, path
 
 if TYPE_CHECKING:
     from ...runtime.manifest import BundleManifest

@@ -16,7 +16,7 @@ from ...graphs.targets import check_fast_target, check_target, offer_of, offers
 from ...graphs.targets.listener import BuildListener
 from ...runtime.contract import Instance, LopaError
 from ...runtime.targets import TARGETS
-from ..arguments import natural, path, positive, positives
+from ..arguments import natural, positive, positives
 from ..display.progress import show_progress
 from ..display.report import (
     engine_lines,
@@ -29,6 +29,7 @@ from ..display.report import (
     total_bytes,
     version_lines,
 )
+from ..paths import output_folder, path
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
 from ..target_flags import add_precision_flags, add_target_flags, check_int8, target_settings
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         "--saveEngine",
         metavar="BUNDLE",
-        type=path,
+        type=output_folder,
         required=True,
         help="folder to write",
     )

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime.manifest import TOKENIZER_FILES, read_model, verify_files
 from ...runtime.staging import check_output
-from ..arguments import file_or_stdin, natural, path, positive
+from ..arguments import natural, positive
 from ..display.progress import show_progress
 from ..display.report import columns, file_lines, print_report, size_text, total_bytes
 from ..interrupt import resumable
+from ..paths import file_or_stdin, output_folder, path, recipe_file, work_folder
 from ..prompt_lines import Prompt, check_prompts, read_prompts
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
 
@@ -49,11 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='what to decode: lines {"prompt": "..."} or {"prompt_ids": [...]}, - is stdin',
     )
     parser.add_argument(
-        "-o", "--output", metavar="MODEL_INT8", type=path, required=True, help="folder to write"
+        "-o",
+        "--output",
+        metavar="MODEL_INT8",
+        type=output_folder,
+        required=True,
+        help="folder to write",
     )
     parser.add_argument(
         "--recipe",
         metavar="NAME",
+        type=recipe_file,
         default="int8",
         help="int8 (default), int8-kv, int8-weight, int4-weight, or a .toml file of rules",
     )
@@ -93,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work",
         metavar="DIR",
-        type=path,
+        type=work_folder,
         help="recorded steps, ranges and measurements (default: MODEL_INT8.calibration)",
     )
     parser.add_argument("--adapter", metavar="DIR", type=path, help="PEFT LoRA folder to merge")

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import amount, file_or_stdin, path, positive
+from ..arguments import amount, positive
 from ..compare.thresholds import THRESHOLDS
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
 from ..display.progress import Progress, show_progress
 from ..display.report import Section, print_report
+from ..paths import file_or_stdin, output_file, path, problem_file
 
 if TYPE_CHECKING:
     from ...runtime.options import DecodeOptions
@@ -44,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON lines as for lopa generate (default: four samples)",
     )
     asked.add_argument(
-        "--problems", metavar="[TASK=]FILE", help="problems to grade too (default task: demo)"
+        "--problems",
+        metavar="[TASK=]FILE",
+        type=problem_file,
+        help="problems to grade too (default task: demo)",
     )
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument(
@@ -54,12 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=32,
         help="recorded steps that are compared, spread over all (default 32)",
     )
-    parser.add_argument("--save-inputs", metavar="FILE.json", type=path, help="keep them")
+    parser.add_argument("--save-inputs", metavar="FILE.json", type=output_file, help="keep them")
     parser.add_argument(
         "--load-inputs", metavar="FILE.json", type=path, help="use these, record none"
     )
     parser.add_argument(
-        "--save-outputs", metavar="FILE.json", type=path, help="keep the outputs of both sides"
+        "--save-outputs",
+        metavar="FILE.json",
+        type=output_file,
+        help="keep the outputs of both sides",
     )
     parser.add_argument(
         "--force", action="store_true", help="replace other files at --save-inputs, --save-outputs"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...runtime.targets import find_target, providers
-from ..arguments import path
 from ..display.report import Section, columns, print_report, size_text
+from ..paths import path
 
 if TYPE_CHECKING:
     from ...runtime.engines.status import EngineStatus

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..arguments import natural, path, positive
+from ..arguments import natural, positive
 from ..decode_flags import (
     add_decode_flags,
     add_engine_flags,
@@ -24,6 +24,7 @@ from ..decode_flags import (
 )
 from ..display.report import NO_ROOM, columns, print_report
 from ..parallel import add_parallel_flag
+from ..paths import path, task_file
 from ..run_flags import add_output_flags, add_problem_flags
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shots",
         metavar="NAME=FILE",
+        type=task_file,
         action="append",
         default=[],
         help="file of worked examples put before every problem of a task",

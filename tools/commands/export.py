@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import path, positive
+from ..arguments import positive
 from ..display.progress import show_progress
 from ..display.report import file_lines, model_lines, print_report, total_bytes, version_lines
+from ..paths import output_folder, path
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, plan_checkpoint
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa export`."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=path, help="Hugging Face folder")
     parser.add_argument(
-        "-o", "--output", metavar="MODEL", type=path, required=True, help="folder to write"
+        "-o", "--output", metavar="MODEL", type=output_folder, required=True, help="folder to write"
     )
     parser.add_argument("--adapter", metavar="DIR", type=path, help="PEFT LoRA folder to merge")
     parser.add_argument(

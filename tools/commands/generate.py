@@ -15,13 +15,21 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ..arguments import file_or_stdin, path
+from ...runtime.contract import LopaError
+from ..arguments import positive, text
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
 from ..display.report import NO_ROOM, dim
 from ..parallel import add_parallel_flag, in_order, open_parallel
-from ..prompt_lines import Prompt, check_prompts, read_prompts, single_prompt
+from ..paths import STANDARD_STREAM, file_or_stdin, output_stream, path
+from ..prompt_lines import (
+    MAX_PROMPT_BYTES,
+    Prompt,
+    check_prompts,
+    read_prompts,
+    single_prompt,
+)
 
 if TYPE_CHECKING:
     from ...runtime.decoder import StepEvent
@@ -40,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `lopa generate`."""
     parser.add_argument("bundle", metavar="BUNDLE", type=path, help="folder made by lopa build")
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="one prompt; - reads standard input")
+    prompt.add_argument(
+        "--prompt", metavar="TEXT", type=text, help="one prompt; - reads standard input"
+    )
     prompt.add_argument(
         "--prompts",
         metavar="FILE",
@@ -49,9 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "- reads standard input",
     )
     parser.add_argument("--raw", action="store_true", help="no chat template around the prompt")
+    parser.add_argument(
+        "--max-prompt-bytes",
+        metavar="N",
+        type=positive,
+        default=MAX_PROMPT_BYTES,
+        help=f"longest prompt that is read (default {MAX_PROMPT_BYTES})",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     parser.add_argument(
-        "--trace", metavar="FILE", type=path, help="write one JSON line per step, all prompts"
+        "--trace",
+        metavar="FILE",
+        type=output_stream,
+        help="write one JSON line per step, all prompts; - is standard output, answers then go to "
+        "standard error",
     )
     add_parallel_flag(parser)
     add_decode_flags(parser)
@@ -61,9 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check all prompts, then decode one after the other, or several at the same time."""
     single = args.prompt is not None
-    prompts = [single_prompt(args.prompt)] if single else read_prompts(args.prompts)
+    limit = args.max_prompt_bytes
+    prompts = [single_prompt(args.prompt, limit)] if single else read_prompts(args.prompts, limit)
     from ..step_trace import open_trace
 
+    if args.json and args.trace == STANDARD_STREAM:
+        raise LopaError(
+            "--json and --trace - both write to standard output; give a file to --trace"
+        )
     options = decode_options(args)
     session = open_parallel(args, args.parallel, open_session)
     options.check(session.manifest)
@@ -74,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         return ids
 
     encoded = check_prompts(prompts, encode)
-    live = sys.stdout.isatty() and not (args.json or args.quiet or args.parallel > 1)
+    traced = args.trace == STANDARD_STREAM
+    live = sys.stdout.isatty() and not (args.json or args.quiet or args.parallel > 1 or traced)
+    out = sys.stderr if traced else sys.stdout
     results: list[Result] = []
     started = time.perf_counter()
     with open_trace(args.trace) as trace:
@@ -97,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
                 print(json.dumps(line, ensure_ascii=False), flush=True)
                 continue
             if not live and len(prompts) > 1:
-                print(f"{chr(10) * (len(results) > 1)}==> {prompt.id} <==")
-            _print_answer(result, live, args.quiet)
+                print(f"{chr(10) * (len(results) > 1)}==> {prompt.id} <==", file=out)
+            _print_answer(result, live, args.quiet, out)
     if not (args.json or args.quiet):
         seconds = time.perf_counter() - started if args.parallel > 1 else None
         _print_totals(results, options, live, seconds, args.parallel)
@@ -152,13 +180,13 @@ def _window(
     return show_window(session.codec, prompt_tokens)
 
 
-def _print_answer(result: Result, live: bool, quiet: bool) -> None:
+def _print_answer(result: Result, live: bool, quiet: bool, out: TextIO) -> None:
     if live:
         from ..display.live import clean
 
         print(clean(result.text))
     else:
-        print(result.text, flush=True)
+        print(result.text, file=out, flush=True)
     if not quiet:
         _print_note(_summary([result]), live)
 

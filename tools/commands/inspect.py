@@ -27,7 +27,6 @@ from ...runtime.manifest import (
     read_model,
 )
 from ...runtime.targets import TARGETS, find_target
-from ..arguments import path
 from ..display.memory import memory_lines
 from ..display.report import (
     Section,
@@ -42,6 +41,7 @@ from ..display.report import (
     source_lines,
     version_lines,
 )
+from ..paths import path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

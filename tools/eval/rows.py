@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...runtime.bounded_file import read_bounded, size_text
 from ...runtime.contract import LopaError
-from ...runtime.strict_json import parse_json
+from ...runtime.strict_json import MAX_BYTES, parse_json
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,13 @@ def _files(path: Path) -> list[Path]:
 
 def _text(path: Path, digest: Any, content: str) -> str:
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, MAX_BYTES)
         digest.update(data)
         if path.suffix == ".gz":
-            data = gzip.decompress(data)
+            with gzip.open(io.BytesIO(data)) as stream:
+                data = stream.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise LopaError(f"{path} has more than {size_text(MAX_BYTES)} unpacked")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LopaError(f"{path} is not UTF-8 text (byte {error.start})") from None

@@ -161,7 +161,7 @@ def test_export_without_torch_names_the_extra(
     for name in [name for name in sys.modules if name.startswith("lopa.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    shown = lopa("export", tmp_path, "-o", tmp_path / "model")
+    shown = lopa("export", tmp_path / "checkpoint", "-o", tmp_path / "model")
     assert shown.status == 1
     assert shown.err == (
         "lopa: error: lopa export needs torch, which is not installed; "

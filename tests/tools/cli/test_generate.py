@@ -183,7 +183,7 @@ def test_mask_token_in_a_prompt_is_data(lopa: Lopa, tiny_bundle: Path) -> None:
         ),
         (
             ["--prompt", "x", "--trace", "absent/trace.jsonl"],
-            "cannot write a trace to absent/trace.jsonl: No such file or directory",
+            "cannot write absent/trace.jsonl: there is no folder absent",
         ),
     ],
 )
