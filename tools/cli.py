@@ -214,7 +214,8 @@ def _use_utf8(stream: TextIO) -> None:
     """Write UTF-8 whatever the locale; a terminal that cannot show a character gets another."""
     if isinstance(stream, io.TextIOWrapper):
         encoding = stream.encoding if stream.isatty() else "utf-8"
-        stream.reconfigure(encoding=encoding, errors="replace")
+        with contextlib.suppress(OSError):  # what it goes to has changed since it was opened
+            stream.reconfigure(encoding=encoding, errors="replace")
 
 
 def _discard_output() -> None:

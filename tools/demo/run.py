@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..eval.samples import SampleLog
     from ..eval.suite import Selection, load_suite
     from ..eval.totals import Totals
+    from ..paths import is_ours
 
     parser = argparse.ArgumentParser(description="Answer sample problems with the demo model.")
     parser.add_argument("--problems", type=Path, default=SAMPLES, help="JSON lines of problems")
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     instances = plan_instances(4, [WINDOW], [CONTEXT], [CONTEXT])
     with tempfile.TemporaryDirectory(prefix="lopa-demo-") as folder:
         export_model(CHECKPOINT, Path(folder) / "model")
-        build_bundle(Path(folder) / "model", args.output, instances, force=True)
+        build_bundle(Path(folder) / "model", args.output, instances, force=is_ours(args.output))
     print(f"built {args.output} in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     session = open_bundle(args.output)
     suite = load_suite([f"demo={args.problems}"], Selection())

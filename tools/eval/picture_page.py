@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from ...runtime.staging import write_whole
 from .picture import BIN_NAMES, COLOURS, Picture, visible
 
 TEMPLATE = Path(__file__).with_suffix(".html.jinja")
@@ -19,4 +20,4 @@ def write_page(picture: Picture, path: Path) -> None:
     environment.filters["visible"] = visible
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     page = template.render(picture=picture, colours=COLOURS, bin_names=BIN_NAMES)
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page.encode())

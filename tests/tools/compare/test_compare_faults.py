@@ -74,7 +74,7 @@ def test_what_cannot_be_compared_is_one_line(
         ((tiny_bundle, tiny_bundle, "--force"), "--force has no use here: no file is saved"),
         (
             (tiny_bundle, tiny_bundle, "--load-inputs", deep, "--save-outputs", deep),
-            "--load-inputs and --save-outputs name the same file",
+            "an input; choose another",
         ),
         (
             (tiny_bundle, tiny_bundle, "--load-inputs", deep),
@@ -86,7 +86,7 @@ def test_what_cannot_be_compared_is_one_line(
         ),
         (
             (tiny_bundle, tiny_bundle, "--force", "--save-outputs", tiny_bundle / "manifest.json"),
-            "manifest.json is a file of a bundle or model; choose another name",
+            "a bundle or model folder; choose a place outside",
         ),
         (
             (tiny_bundle, exports.root / "tiny-checkpoint", "--bisect", "--prompts", prompts),

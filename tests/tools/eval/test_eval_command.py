@@ -190,12 +190,14 @@ def test_a_replaced_run_leaves_nothing_of_the_old_one(
 def test_a_folder_with_something_else_is_refused(
     lopa: Lopa, tiny_bundle: Path, problems: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "-o", tmp_path]
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    command = ["eval", tiny_bundle, "--task", f"countdown={problems}", *FLAGS, "-o", out]
     assert lopa(*command).err == (
-        f"lopa: error: output folder {tmp_path} is not empty; choose another or add --force\n"
+        f"lopa: error: output folder {out} is not empty; choose another or add --force\n"
     )
-    assert not (tmp_path / "summary.json").exists()
+    assert not (out / "summary.json").exists()
 
 
 def test_a_picture_of_one_problem(
