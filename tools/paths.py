@@ -137,6 +137,11 @@ def is_stdout(path: Path) -> bool:
     return os.path.samestat(found, own) and not stat.S_ISCHR(own.st_mode)
 
 
+def writes_to_stdout(name: str | None) -> bool:
+    """Whether an output of this name goes where standard output goes."""
+    return name is not None and (name == STANDARD_STREAM or is_stdout(Path(name)))
+
+
 def is_ours(folder: Path) -> bool:
     """Whether `folder` is a bundle or a model folder, damaged ones too."""
     for name in (BUNDLE_FILE, MODEL_FILE):

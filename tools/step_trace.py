@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ..runtime.contract import LopaError
 from ..runtime.decoder import StepEvent
-from .paths import STANDARD_STREAM
+from .paths import writes_to_stdout
 
 Trace = Callable[[Any, StepEvent], None]
 
@@ -28,7 +28,7 @@ def open_trace(name: str | None) -> Iterator[Trace]:
     if name is None:
         yield lambda prompt_id, event: None
         return
-    if name == STANDARD_STREAM:
+    if writes_to_stdout(name):
         yield _writer(sys.stdout)
         return
     path = Path(name)

@@ -22,7 +22,7 @@ from ..arguments import positive, text
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
 from ..display.report import NO_ROOM, dim
 from ..parallel import add_parallel_flag, in_order, open_parallel
-from ..paths import STANDARD_STREAM, file_or_stdin, output_stream, path
+from ..paths import file_or_stdin, output_stream, path, writes_to_stdout
 from ..prompt_lines import (
     MAX_PROMPT_BYTES,
     Prompt,
@@ -86,9 +86,10 @@ def run(args: argparse.Namespace) -> int:
     prompts = [single_prompt(args.prompt, limit)] if single else read_prompts(args.prompts, limit)
     from ..step_trace import open_trace
 
-    if args.json and args.trace == STANDARD_STREAM:
+    traced = writes_to_stdout(args.trace)
+    if args.json and traced:
         raise LopaError(
-            "--json and --trace - both write to standard output; give a file to --trace"
+            f"--json and --trace {args.trace} both write to standard output; give a file to --trace"
         )
     options = decode_options(args)
     session = open_parallel(args, args.parallel, open_session)
@@ -100,7 +101,6 @@ def run(args: argparse.Namespace) -> int:
         return ids
 
     encoded = check_prompts(prompts, encode)
-    traced = args.trace == STANDARD_STREAM
     live = sys.stdout.isatty() and not (args.json or args.quiet or args.parallel > 1 or traced)
     out = sys.stderr if traced else sys.stdout
     results: list[Result] = []

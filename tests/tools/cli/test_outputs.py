@@ -116,6 +116,27 @@ def test_a_trace_goes_to_standard_output(
     )
 
 
+@pytest.mark.parametrize("trace", ["-", "/dev/stdout", "out.txt"])
+def test_a_trace_where_standard_output_goes_loses_nothing(
+    bundle: Path, tmp_path: Path, trace: str
+) -> None:
+    script = "import sys; from lopa.tools.cli import main; sys.exit(main())"
+    program = [sys.executable, "-c", script, "generate", str(bundle), "--prompt", "one", "--raw"]
+    with (tmp_path / "out.txt").open("wb") as out:
+        done = subprocess.run(
+            [*program, "--max-new-tokens", "8", "--trace", trace],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == list(range(1, len(steps) + 1)) != []
+    assert b"tokens" in done.stderr  # the answer and its summary
+
+
 @pytest.mark.parametrize("source", ["/dev/zero", "/dev/full"])
 @pytest.mark.parametrize("flag", ["--prompts", "--settings"])
 def test_endless_files_end(lopa: Lopa, bundle: Path, source: str, flag: str) -> None:
