@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .figure_file import save_figure
+
 if TYPE_CHECKING:
     from ..calibration.plan import SitePlan
     from ..calibration.sensitivity import Sensitivity
@@ -39,5 +41,5 @@ def draw_sensitivities(
     right.set_xlabel("signal to noise of the products, dB")
     for axis in (left, right):
         axis.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    save_figure(figure, path, dpi=120, metadata={"Software": None})
     return path

@@ -28,7 +28,7 @@ from ..runtime.engines.onnxruntime.program import OnnxRuntimeProgram
 from ..runtime.engines.single import SingleState
 from ..runtime.manifest import read_bundle
 from ..runtime.session import Session, open_bundle
-from ..runtime.staging import check_file
+from ..runtime.staging import check_file, write_whole
 from .arguments import naturals, positive, positives
 from .bench.timed_step import PRECISIONS, SIZES, Device, Graph, Stream, TimedModel, trace_graph
 from .paths import output_file, path
@@ -99,7 +99,7 @@ def _check(args: argparse.Namespace, folder: Path) -> int:
     if args.json:
         found = {"parity": same, "prompts": prompts, "nodes": nodes}
         found |= {"timings": [asdict(timing) for timing in timings]}
-        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_whole(args.json, f"{json.dumps(found, indent=2)}\n".encode())
     captured = replayed or args.provider == "cpu"  # there is nothing to capture on a CPU
     return 0 if same == prompts and captured else 1
 

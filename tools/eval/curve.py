@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..figure_file import save_figure
 from .sweep import Sweep
 from .totals import Totals
 
@@ -47,7 +48,7 @@ def draw_curve(sweep: Sweep, title: str, path: Path) -> None:
         axes.set_axisbelow(True)
     above.set_title(title, loc="left", fontsize=11, color=INK, parse_math=False)
     figure.tight_layout()
-    figure.savefig(path, dpi=160, facecolor="white")
+    save_figure(figure, path, dpi=160, facecolor="white")
 
 
 def axis_places(values: Sequence[Any]) -> list[float]:

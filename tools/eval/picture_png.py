@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
+from ..figure_file import save_figure
 from .picture import BIN_NAMES, COLOURS, Picture, visible
 
 EMPTY, MASK, KEPT = "#ffffff", "#eeeeee", "#c9c9c9"
@@ -38,7 +39,7 @@ def draw_png(picture: Picture, path: Path) -> None:
     _legend(axes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a token in a script without a font
-        figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
+        save_figure(figure, path, dpi=160, bbox_inches="tight", facecolor="white")
 
 
 def _cells(axes: Any, picture: Picture) -> None:
