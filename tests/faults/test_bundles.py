@@ -54,7 +54,7 @@ def test_onnxruntime_unverified(
     worker: Worker, tiny_bundle: Path, other_bundle: Path, tmp_path: Path, record: Record
 ) -> None:
     drill = Drill(worker, tiny_bundle, tmp_path, UNVERIFIED)
-    files = chosen(file_damages(tiny_bundle, other_bundle, 3), 60, 3)
+    files = chosen(file_damages(tiny_bundle, other_bundle, 101), 60, 3)
     record("onnxruntime, generate --no-verify", drill.run(files))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ...contract import LopaError
 
 PROVIDERS = ("cpu", "cuda")
+FATAL = 4  # the least it may log where its errors come as exceptions
 
 
 def load_library() -> Any:

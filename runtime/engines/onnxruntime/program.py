@@ -13,7 +13,7 @@ from ...memory import bundle_memory
 from ..status import EngineStatus
 from .buffers import COMMIT_FILE, device_memory, host_memory
 from .cuda_graphs import SessionGraphs, without_graphs
-from .library import check_provider, load_library
+from .library import FATAL, check_provider, load_library
 from .processor import processor_saturates
 from .state import OnnxRuntimeState
 from .tensors import check_commit, check_step
@@ -91,6 +91,14 @@ class OnnxRuntimeProgram:
             memory(manifest),
         )
 
+    def step_error(self, graph: int, error: Exception) -> LopaError:
+        """What to raise when a step of one of the sessions fails."""
+        return LopaError(
+            f"onnxruntime {self.library.__version__} failed in a step of "
+            f"{self.manifest.step_files[graph]}: {error}; verify the bundle with lopa inspect, or "
+            "build it again"
+        )
+
     def _open_step(self, path: Path) -> Any:
         """Open the step graph, on CUDA with graph capture where the library can."""
         if self.provider != "cuda":
@@ -106,7 +114,7 @@ class OnnxRuntimeProgram:
     def _open(self, path: Path, graphs: bool) -> Any:
         options = self.library.SessionOptions()
         options.intra_op_num_threads = self._threads
-        options.log_severity_level = 3
+        options.log_severity_level = 3 if self.provider == "cuda" else FATAL
         provider: Any = "CPUExecutionProvider"
         if self.provider == "cuda":
             settings = {"enable_cuda_graph": "1" if graphs else "0", "device_id": "0"}
@@ -115,7 +123,12 @@ class OnnxRuntimeProgram:
         if self._slow_integers:  # exact ones; where both kinds are exact the others are faster
             options.add_session_config_entry("session.x64quantprecision", "1")
         try:
-            session = self.library.InferenceSession(str(path), options, providers=[provider])
+            session = self.library.InferenceSession(
+                str(path),
+                options,
+                providers=[provider],
+                enable_fallback=int(self.provider == "cuda"),  # it prints to standard output
+            )
         except Exception as error:  # the library raises its own undocumented classes
             raise LopaError(
                 f"onnxruntime {self.library.__version__} cannot load {path}: {error}; "

@@ -30,6 +30,7 @@ from ..protocol import StepInputs, StepOutputs
 from ..status import EngineStatus
 from .buffers import Block, Buffers, DeviceBuffers, HostBuffers, Pair, Slot
 from .cuda_graphs import SessionGraphs
+from .library import FATAL
 
 if TYPE_CHECKING:
     from .program import OnnxRuntimeProgram
@@ -156,10 +157,15 @@ class OnnxRuntimeState:
         session, binding = self._program.sessions[graph], bound.bindings[graph]
         with self._lock:
             bound.sent.upload()
-            if self._graphs is None:
-                session.run_with_iobinding(binding, bound.run_options)
-            else:
-                self._graphs.run(shape, session, binding, bound.run_options)
+            try:
+                if self._graphs is None:
+                    session.run_with_iobinding(binding, bound.run_options)
+                else:
+                    self._graphs.run(shape, session, binding, bound.run_options)
+            except LopaError:
+                raise
+            except Exception as error:  # the library raises its own undocumented classes
+                raise self._program.step_error(graph, error) from error
             bound.received.download()
         self._last = shape
         return bound.outputs
@@ -199,6 +205,7 @@ class OnnxRuntimeState:
                     bind(spec.name, self._program.provider, 0, dtype, sizes, addresses[spec.name])
             bindings.append(binding)
         run_options = self._program.library.RunOptions()
+        run_options.log_severity_level = FATAL
         if self._graphs is not None:
             self._graphs.mark(shape, run_options)
         return _Bound(

@@ -79,5 +79,5 @@ def test_a_failure_after_the_capture_is_no_capture_failure(tiny_bundle: Path) ->
     session, runs = watched(tiny_bundle, broken=False)
     session.generate(prompt_ids=PROMPT, **SETTINGS)
     runs._broken = True
-    with pytest.raises(RuntimeError, match="not permitted"):
+    with pytest.raises(LopaError, match=r"failed in a step of step.onnx: .*not permitted"):
         session.generate(prompt_ids=PROMPT, **SETTINGS)
