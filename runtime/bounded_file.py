@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,19 +17,20 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return data
 
 
-def bounded_lines(stream: BinaryIO, name: str, line_limit: int, limit: int) -> Iterator[bytes]:
-    """Yield the lines of `stream`, called `name` in messages, without their ends.
+def read_bounded_lines(stream: BinaryIO, name: str, line_limit: int, limit: int) -> bytes:
+    """Read `stream`, called `name` in messages, line by line.
 
     Raises LopaError when a line has more than `line_limit` bytes or all have more than `limit`.
     """
-    read, number = 0, 0
+    found, read = list[bytes](), 0
     while line := stream.readline(line_limit + 1):
-        read, number = read + len(line), number + 1
+        found.append(line)
+        read += len(line)
         if len(line) > line_limit:
-            raise LopaError(f"{name}:{number}: the line has more than {size_text(line_limit)}")
+            raise LopaError(f"{name}:{len(found)}: the line has more than {size_text(line_limit)}")
         if read > limit:
             raise LopaError(f"{name} has more than {size_text(limit)}")
-        yield line.removesuffix(b"\n")
+    return b"".join(found)
 
 
 def size_text(size: int) -> str:

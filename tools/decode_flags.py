@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.targets import providers
 from .arguments import natural, number, positive
 from .paths import cache_file, path
 
@@ -70,8 +71,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--provider",
-        choices=("cpu", "cuda"),
-        default="cpu",
+        choices=providers(),
+        default=providers()[0],
         help="of onnxruntime bundles (default: cpu); TensorRT bundles always run on the GPU",
     )
     group.add_argument(

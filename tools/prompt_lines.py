@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import sys
@@ -9,15 +10,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ..runtime.bounded_file import bounded_lines
+from ..runtime.bounded_file import read_bounded_lines
 from ..runtime.contract import LopaError
 from ..runtime.strict_json import parse_json
+from .arguments import positive
 
 STDIN = "-"
 LISTED_FAULTS = 8
 MAX_PROMPT_BYTES = 1 << 20  # of text; what fits a context is far below
 LINE_FACTOR = 8  # a line of JSON has so many times the bytes of its prompt, at most
 MAX_FILE_BYTES = 1 << 30
+
+
+def add_prompt_limit(parser: argparse.ArgumentParser) -> None:
+    """Add --max-prompt-bytes."""
+    parser.add_argument(
+        "--max-prompt-bytes",
+        metavar="N",
+        type=positive,
+        default=MAX_PROMPT_BYTES,
+        help=f"longest prompt that is read (default {MAX_PROMPT_BYTES})",
+    )
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,8 @@ def read_prompts(file: str, limit: int = MAX_PROMPT_BYTES) -> list[Prompt]:
     name = "<stdin>" if file == STDIN else file
     prompts, faults = [], []
     with _opened(file) as stream:
-        lines = list(bounded_lines(stream, name, LINE_FACTOR * limit, MAX_FILE_BYTES))
-    text = _text(b"\n".join(lines), file)
+        data = read_bounded_lines(stream, name, LINE_FACTOR * limit, MAX_FILE_BYTES)
+    text = _text(data, file)
     for number, line in enumerate(text.split("\n"), 1):  # splitlines knows ten more ends
         if not line.strip():
             continue

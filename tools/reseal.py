@@ -30,6 +30,7 @@ from ..runtime.manifest import (
 )
 from ..runtime.prompt import TextCodec
 from ..runtime.seal import seal_faults
+from ..runtime.targets import find_target
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _check(folder: Path, manifest: BundleManifest | ModelManifest) -> str | None
         from ..graphs.tensors import check_model_graph
 
         check_model_graph(folder, manifest)
-    elif manifest.engine.target == "onnxruntime":
+    elif "cpu" in find_target(manifest.engine.target).providers:
         open_engine(folder, manifest, "cpu", threads=1)
     else:
         return f"lopa doctor {folder} compares a {manifest.engine.target} engine, on its GPU"

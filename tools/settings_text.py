@@ -73,7 +73,7 @@ def schema() -> dict[str, Any]:
 
 
 def _head(entry: Declared) -> str:
-    some = entry.owners and not (entry.of_base and len(entry.owners) == len(BASES))
+    some = entry.owners and entry.owners != tuple(BASES)
     words = [f"of {', '.join(entry.owners)}"] if some else []
     return _head_of([*words, *_needs(entry.setting)])
 

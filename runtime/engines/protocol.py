@@ -106,6 +106,3 @@ class Program(Protocol):
 
     def status(self) -> EngineStatus:
         """Return library, device, and memory: what is loaded once, and what each state adds."""
-
-
-Engine = DecodeState  # as options name what they make a decoder for

@@ -31,6 +31,7 @@ class FastDLLMSettings(BaseSettings):
     """Settings of `FastDLLM`."""
 
     trained_for: ClassVar[str] = "full"
+    masks_budget: ClassVar[bool] = True
 
     block_size: int | None = count(None, "masks of a block", shown=BLOCK_SIZE)
     fill: str | None = setting(

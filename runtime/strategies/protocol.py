@@ -61,6 +61,7 @@ class BaseSettings(Protocol):
     """Settings of a base strategy: a frozen dataclass of `setting` fields beside the algorithm."""
 
     trained_for: ClassVar[str]  # window attention that its models were trained with
+    masks_budget: ClassVar[bool] = False  # all new tokens are masks from the first step on
 
     def serves(self, model: ModelInfo) -> bool:
         """Whether the strategy decodes such a model."""

@@ -63,7 +63,6 @@ class Declared:
 
     setting: Setting
     owners: tuple[str, ...]
-    of_base: bool  # the owners are base strategies
 
 
 def groups(strategy: str, base: str) -> tuple[type, ...]:
@@ -76,15 +75,14 @@ def declared() -> dict[str, list[Declared]]:
     """Every setting by name; strategies that declare it alike share an entry."""
     found: dict[str, list[Declared]] = {}
     for owners, group in _groups():
-        of_base = bool(owners) and owners[0] in BASES
         for item in settings_of(group):
             entries = found.setdefault(item.name, [])
             for place, entry in enumerate(entries):
                 if entry.setting == item:
-                    entries[place] = Declared(item, (*entry.owners, *owners), of_base)
+                    entries[place] = Declared(item, (*entry.owners, *owners))
                     break
             else:
-                entries.append(Declared(item, owners, of_base))
+                entries.append(Declared(item, owners))
     return found
 
 

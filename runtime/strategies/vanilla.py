@@ -24,6 +24,7 @@ class VanillaSettings(BaseSettings):
     """Settings of `Vanilla`."""
 
     trained_for: ClassVar[str] = "full"
+    masks_budget: ClassVar[bool] = True
 
     block_size: int | None = count(None, "masks of a block", shown="one block of all new tokens")
     steps: int | None = count(None, STEPS, shown="one per new token")

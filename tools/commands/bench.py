@@ -23,6 +23,7 @@ from ..arguments import natural, number, positive
 from ..display.progress import show_progress
 from ..display.report import columns, print_report, size_text
 from ..paths import file_or_stdin, path
+from ..prompt_lines import add_prompt_limit
 
 if TYPE_CHECKING:
     from ...runtime.manifest import BundleManifest
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON lines as for lopa generate; default: held-out problems for the demo model, "
         "random ids for any other",
     )
+    add_prompt_limit(parser)
     for flag, kind, default, text in FLAGS:
         shown = text if default is None else f"{text} (default {default})"
         metavar = "F" if kind is number else "N"
@@ -147,7 +149,7 @@ def _prompts(args: argparse.Namespace, bundle: Path, manifest: BundleManifest) -
     from ..prompt_lines import read_prompts
 
     codec = TextCodec(bundle, manifest.model.stop_token_ids)
-    prompts = read_prompts(file)
+    prompts = read_prompts(file, args.max_prompt_bytes)
     chosen = prompts[:: max(1, len(prompts) // args.prompt_count)][: args.prompt_count]
     return [
         list(item.ids) if item.ids is not None else codec.encode(item.text or "", raw=False)

@@ -26,7 +26,7 @@ from ..display.progress import show_progress
 from ..display.report import columns, file_lines, print_report, size_text, total_bytes
 from ..interrupt import resumable
 from ..paths import file_or_stdin, output_folder, path, recipe_file, work_folder
-from ..prompt_lines import Prompt, check_prompts, read_prompts
+from ..prompt_lines import Prompt, add_prompt_limit, check_prompts, read_prompts
 from ..source_plan import PRECISIONS, SourcePlan, add_write_flags, exported_model, plan_source
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help='what to decode: lines {"prompt": "..."} or {"prompt_ids": [...]}, - is stdin',
     )
+    add_prompt_limit(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -187,7 +188,7 @@ def _check(
                 check_prompt(ids, setting, bundle)
             return ids
 
-        prompts = check_prompts(read_prompts(args.prompts), encode)
+        prompts = check_prompts(read_prompts(args.prompts, args.max_prompt_bytes), encode)
     check_work(work, settings.origin(prompts), args.force)
     return prompts
 

@@ -22,6 +22,7 @@ from ..decode_flags import add_decode_flags, add_engine_flags, decode_options
 from ..display.progress import Progress, show_progress
 from ..display.report import Section, print_report
 from ..paths import file_or_stdin, output_file, path, problem_file
+from ..prompt_lines import add_prompt_limit
 
 if TYPE_CHECKING:
     from ...runtime.options import DecodeOptions
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=problem_file,
         help="problems to grade too (default task: demo)",
     )
+    add_prompt_limit(parser)
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument(
         "--max-inputs",
@@ -138,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_flags(args: argparse.Namespace, policy: str) -> None:
     """Raise LopaError for flags that have nothing to do beside others, and for files in the way."""
     from ...runtime.contract import LopaError
-    from ..compare.output_file import check_different, check_output_file
+    from ..compare.output_file import check_output_file
 
     loads, decodes = args.load_inputs is not None, not (args.no_decode or args.bisect)
     saved = [file for file in (args.save_inputs, args.save_outputs) if file is not None]
@@ -159,9 +161,6 @@ def _check_flags(args: argparse.Namespace, policy: str) -> None:
         ):
             if given:
                 raise LopaError(f"{flag} {reason}; use it without --precision-policy {policy}")
-    check_different(
-        load_inputs=args.load_inputs, save_inputs=args.save_inputs, save_outputs=args.save_outputs
-    )
     for file in saved:
         check_output_file(file, args.force)
 
@@ -314,7 +313,7 @@ def _inputs(work: _Work, decode: bool) -> tuple[list[Step], DecodesReport | None
     engine, spread = first.open(), Spread(args.max_inputs)
     records = steps is None and caches_fault(first, second) is None
     session = first.session(RecordingEngine(engine, spread) if records else engine)
-    questions = read_questions(session, args.prompts, args.problems, args.raw, options, manifests)
+    questions = read_questions(session, args, options, manifests)
     ours = decode_all(session, questions, options, work.stage("decoding with A"))
     if steps is None:
         steps = spread.chosen

@@ -18,14 +18,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...runtime.contract import LopaError
-from ..arguments import positive, text
+from ..arguments import text
 from ..decode_flags import add_decode_flags, add_engine_flags, decode_options, open_session
 from ..display.report import NO_ROOM, dim
 from ..parallel import add_parallel_flag, in_order, open_parallel
 from ..paths import file_or_stdin, output_stream, path, writes_to_stdout
 from ..prompt_lines import (
-    MAX_PROMPT_BYTES,
     Prompt,
+    add_prompt_limit,
     check_prompts,
     read_prompts,
     single_prompt,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ..step_trace import Trace
 
     Decoded = tuple[Prompt, Result, Sequence[StepEvent]]
-
-WHOLE_BUDGET = ("vanilla", "fast-dllm")  # all new tokens are masks from the first step on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "- reads standard input",
     )
     parser.add_argument("--raw", action="store_true", help="no chat template around the prompt")
-    parser.add_argument(
-        "--max-prompt-bytes",
-        metavar="N",
-        type=positive,
-        default=MAX_PROMPT_BYTES,
-        help=f"longest prompt that is read (default {MAX_PROMPT_BYTES})",
-    )
+    add_prompt_limit(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     parser.add_argument(
         "--trace",
@@ -198,12 +190,14 @@ def _print_totals(
     seconds: float | None,
     parallel: int,
 ) -> None:
+    from ...runtime.strategies.registry import BASES
+
     if len(results) > 1:
         beside = "" if seconds is None else f", {parallel} at the same time"
         _print_note(f"{len(results)} prompts: {_summary(results, seconds)}{beside}", live)
     if any(result.limited for result in results):
         _print_note(NO_ROOM, live)
-    if options.rules in WHOLE_BUDGET and any(not result.text for result in results):
+    if BASES[options.rules].masks_budget and any(not result.text for result in results):
         _print_note(
             f"an empty answer: {options.rules} masks the whole token budget from the start, and a "
             "model trained on shorter answers ends the text at once; try --max-new-tokens 64",

@@ -37,18 +37,6 @@ def check_output_file(path: Path, force: bool) -> None:
         )
 
 
-def check_different(**paths: Path | None) -> None:
-    """Raise LopaError when two flags, named as their parsed arguments, give the same file."""
-    seen: dict[str, str] = {}
-    for name, path in paths.items():
-        if path is None:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        other = seen.setdefault(os.path.realpath(path), flag)
-        if other != flag:
-            raise LopaError(f"{other} and {flag} name the same file, {path}; choose two")
-
-
 def _is_ours(path: Path) -> bool:
     if not path.stat().st_size:
         return False  # and nothing to map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,16 +19,15 @@ DEMO = "demo"  # tasks of a file of problems that names none
 
 def read_questions(
     session: Session,
-    prompts: str | None,
-    problems: str | None,
-    raw: bool,
+    args: argparse.Namespace,
     options: DecodeOptions,
     manifests: Sequence[BundleManifest],
 ) -> list[Question]:
-    """Encode the prompts with the tokenizer of A and check that they fit every manifest.
+    """Encode what `args` asks with the tokenizer of A and check that they fit every manifest.
 
     Raises LopaError with every fault.
     """
+    raw, problems, prompts = args.raw, args.problems, args.prompts
 
     def encode(prompt: Prompt) -> list[int]:
         ids = session.encode(prompt.text, prompt.ids, raw)
@@ -49,7 +49,7 @@ def read_questions(
 
         _check_tokenizer(session.folder)
         prompts = str(SAMPLES)
-    lines = read_prompts(prompts)
+    lines = read_prompts(prompts, args.max_prompt_bytes)
     encoded = check_prompts(lines, encode)
     return [Question(str(line.id), ids) for line, ids in zip(lines, encoded, strict=True)]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.session import Session
+from ...runtime.strategies.registry import LOOKAHEADS
 from .evaluate import Encoded, Variant
 from .picture import Picture, Recorder
 from .picture_page import write_page
@@ -27,7 +28,7 @@ def draw_decode(
     result = session.generate(prompt_ids=encoded.ids, options=options, on_step=recorder)
     verdict = encoded.set.task.grade(problem.item, result.text)
     won = sum(step.lookahead > 0 for step in recorder.steps)
-    base = f" over {options.base}" if options.strategy == "lopa" else ""
+    base = f" over {options.base}" if options.strategy in LOOKAHEADS else ""
     shape = "nested " if options.lookahead_shape == "nested" else ""
     picture = recorder.picture(
         title=f"{problem.id}: {options.strategy}{base}, {shape}lookahead {plan.lookahead.branches}",

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.options import DecodeOptions
+from ...runtime.strategies.registry import LOOKAHEADS
 from .evaluate import Variant
 from .samples import Sample
 from .totals import Totals, overall, totals_by_task
@@ -126,7 +127,7 @@ def sweep_variants(field: str, values: Sequence[Any], options: DecodeOptions) ->
     if len(values) < 2:
         raise LopaError(f"--sweep {field}: give at least two values")
     if field == "lookahead":
-        if options.strategy != "lopa":
+        if options.strategy not in LOOKAHEADS:
             raise LopaError(
                 f"--sweep {field}: strategy {options.strategy} has no lookahead; use "
                 f"--strategy lopa --base {options.strategy}"

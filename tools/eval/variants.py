@@ -9,7 +9,7 @@ from typing import Any
 
 from ...runtime.contract import LopaError
 from ...runtime.manifest import BundleManifest
-from ...runtime.options import DecodeOptions, check_names, check_types, unused_settings
+from ...runtime.options import DecodeOptions, check_types, unused_settings
 from .evaluate import Variant
 from .rows import read_rows
 
@@ -60,9 +60,9 @@ def _variant(row: Mapping[str, Any], options: DecodeOptions) -> Variant:
         raise LopaError('expected {"name": "...", settings}')
     if not name or not name.isprintable():
         raise LopaError(f"name is {name!r}, expected printable characters")
-    check_names(settings)
+    changed = options.replace(**settings)
     check_types(settings)
-    return Variant(name, options.replace(**settings))
+    return Variant(name, changed)
 
 
 def search_variants(

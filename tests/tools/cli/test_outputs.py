@@ -158,6 +158,19 @@ def test_a_prompt_has_a_limit_that_a_flag_raises(lopa: Lopa, bundle: Path, tmp_p
     assert "bytes" not in lopa(*flags, 101).err
 
 
+def test_every_command_that_reads_prompts_can_raise_the_limit() -> None:
+    """The message of the limit names the flag."""
+    parser = build_parser()
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    flags = {
+        name: {flag for action in command._actions for flag in action.option_strings}
+        for name, command in commands.choices.items()
+    }
+    reading = {name for name, found in flags.items() if "--prompts" in found}
+    assert reading == {"generate", "calibrate", "compare", "bench"}
+    assert all("--max-prompt-bytes" in flags[name] for name in reading)
+
+
 @pytest.mark.parametrize("encoding", [None, "ascii", "latin-1"])
 def test_output_is_utf8_whatever_the_locale(
     bundle: Path, tmp_path: Path, encoding: str | None

@@ -74,7 +74,7 @@ def test_what_cannot_be_compared_is_one_line(
         ((tiny_bundle, tiny_bundle, "--force"), "--force has no use here: no file is saved"),
         (
             (tiny_bundle, tiny_bundle, "--load-inputs", deep, "--save-outputs", deep),
-            "an input; choose another",
+            f"--save-outputs {deep} would replace --load-inputs {deep}, an input; choose another",
         ),
         (
             (tiny_bundle, tiny_bundle, "--load-inputs", deep),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from lopa.runtime.contract import LopaError
 from lopa.tools.compare.feeds import save_feeds
-from lopa.tools.compare.output_file import check_different, check_output_file
+from lopa.tools.compare.output_file import check_output_file
+from lopa.tools.paths import Named, Use, check_paths
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -64,10 +65,11 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_flags_may_not_name_one_file(tmp_path: Path) -> None:
-    path, link = tmp_path / "a.json", tmp_path / "b.json"
+    path, link, other = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
     path.touch()
     link.symlink_to(path)
-    check_different(save_inputs=path, save_outputs=tmp_path / "c.json", load_inputs=None)
-    check_different(save_inputs=None, save_outputs=None, load_inputs=None)
-    with pytest.raises(LopaError, match=r"^--save-inputs and --save-outputs name the same file"):
-        check_different(save_inputs=path, save_outputs=link)
+    saved = Named("--save-inputs", path, Use.FILE)
+    check_paths([saved, Named("--save-outputs", other, Use.FILE)])
+    check_paths([])
+    with pytest.raises(LopaError, match=r"^--save-inputs and --save-outputs .* are the same"):
+        check_paths([saved, Named("--save-outputs", link, Use.FILE)])
